@@ -22,12 +22,13 @@ from typing import TYPE_CHECKING
 from pipeline.package import lazy
 
 if TYPE_CHECKING:
-    from analysis.api import best, load_history, load_runs
     from analysis.catalogue import exhibit
     from analysis.exhibits.envelope import cells
     from analysis.exhibits.exhibit import Exhibit
     from analysis.exhibits.frontier.figure import frontier_axes
     from analysis.exhibits.frontier.points import frontier
+    from analysis.exhibits.selection import best
+    from analysis.runs import load_history, load_runs
 
 _backend = os.environ.get("MPLBACKEND", "").partition("module://")[2]
 if _backend and not find_spec(_backend.partition(".")[0]):  # that of a notebook, inherited by a process without it
@@ -36,6 +37,6 @@ if _backend and not find_spec(_backend.partition(".")[0]):  # that of a notebook
 __all__ = ["Exhibit", "best", "cells", "exhibit", "frontier", "frontier_axes", "load_history", "load_runs"]
 
 __getattr__, __dir__ = lazy(__name__, {
-    "Exhibit": "exhibits.exhibit", "best": "api", "cells": "exhibits.envelope", "exhibit": "catalogue",
-    "frontier": "exhibits.frontier.points", "frontier_axes": "exhibits.frontier.figure", "load_history": "api",
-    "load_runs": "api"})
+    "Exhibit": "exhibits.exhibit", "best": "exhibits.selection", "cells": "exhibits.envelope", "exhibit": "catalogue",
+    "frontier": "exhibits.frontier.points", "frontier_axes": "exhibits.frontier.figure", "load_history": "runs",
+    "load_runs": "runs"})

@@ -81,7 +81,7 @@ def exhibit(*names: str, needs: Callable[..., str] | None = None) -> Callable[[D
 @exhibit("frontier", "frontier_worst_class", "frontier_alignment", "frontier_claimed", needs=why_not.frontier)
 def frontier(runs: pd.DataFrame, name: str, experiment: Experiment) -> Exhibit:
     """A metric against epsilon."""
-    from analysis.exhibits.frontier.exhibit import of_experiment
+    from analysis.exhibits.frontier.by_epsilon import of_experiment
 
     return of_experiment(runs, name, experiment)
 

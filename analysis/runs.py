@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 import pandas as pd
 
 from pipeline.accounting.certified import with_noise
+from pipeline.accounting.label import RELATION as LABEL_RELATION
 from pipeline.experiment.experiment import Experiment, load_experiment
 from pipeline.experiment.factors import differing
 from pipeline.tracking.artifacts import (
@@ -56,35 +57,60 @@ class MixedTrials(ReportError):
     """Trials of one mean differ in more than their seed."""
 
 
-def runs_of(sweep: Sweep, store: Reader | str | Path = "mlruns") -> pd.DataFrame:
-    """Return a sweep's runs; a frame of runs is returned as it is. Arguments and errors of `analysis.load_runs`."""
-    if isinstance(sweep, pd.DataFrame):
-        return sweep
+def load_runs(experiment: Sweep, store: Reader | str | Path = "mlruns") -> pd.DataFrame:
+    """Load the trials of a sweep, one row each.
+
+    Columns, in this order:
+        trial_key, status (`finished`, `diverged`; by name also `running`, `failed`, `interrupted`), run_id (MLflow's);
+        every setting of a trial, as `photonic fields` lists them, empty if it does not apply;
+        setting: the noise as text: `non-private`, sigma, `label_epsilon=3`, `epsilon=3` or `z=1.1`;
+        trial: its `TrialConfig`, None if its extension is not imported;
+        then, sorted by name, every metric at its last epoch (`test/accuracy`, `validation/accuracy`,
+        `test/worst_class_accuracy` as fractions, `train/loss`, `alignment/layer_<k>` of the applied update,
+        `alignment/feedback/layer_<k>` of the feedback's, `epsilon/<kind>/<variant>`, `time/epoch_seconds`) and the tags
+        `privacy.*` and git_commit.
+
+    Args:
+        experiment: name of the sweep, for all tracked trials of any status. Or an experiment, or its file (a path, or
+            text that ends in .yaml or .yml), for its trials in order; all of them must have ended. Runs as this
+            returns them are returned unchanged.
+        store: folder of the tracking store (MLFLOW_TRACKING_URI overrides it), its URI, or a reader of it.
+
+    Raises:
+        TrackingError: if the store or the sweep is missing.
+        ConfigError: if the file is missing or cannot be run.
+        ReportError: if trials of the file have not ended, or a trial was tracked twice.
+
+    Example:
+        >>> load_runs("example")[["algorithm", "setting", "test/accuracy"]]
+          algorithm    setting  test/accuracy
+        0        bp  epsilon=1            0.8
+        1        bp  epsilon=8            0.9
+        2       dfa  epsilon=1            0.7
+        3       dfa  epsilon=8            0.8
+    """
+    if isinstance(experiment, pd.DataFrame):
+        return experiment
     store = Reader.of(store)
-    if isinstance(sweep, Path) or (isinstance(sweep, str) and sweep.endswith((".yaml", ".yml"))):
-        sweep = load_experiment(sweep)
-    if isinstance(sweep, str):
-        store.attach(sweep)
+    if isinstance(experiment, Path) or (isinstance(experiment, str) and experiment.endswith((".yaml", ".yml"))):
+        experiment = load_experiment(experiment)
+    if isinstance(experiment, str):
+        store.attach(experiment)
         stored = store.runs()
         runs, past = frame_of(stored), store.past(None, stored)
     else:
-        store.attach(sweep.name)
+        store.attach(experiment.name)
         stored = store.runs()
-        sweep = searched(store, sweep, stored)
-        runs, past = frame_of(stored, sweep.trials, sweep.source), sweep.past
+        swept = searched(store, experiment, stored)
+        runs, past = frame_of(stored, swept.trials, swept.source), swept.past
     runs.attrs["past"] = past  # what else was looked at, for the price of a choice
     runs.attrs["searched"] = bool(store.decisions())  # composition is then no price of a choice
     return runs
 
 
-def load_runs(store: Reader, trials: Sequence[TrialConfig] | None = None, source: object = "FILE") -> pd.DataFrame:
-    """Load the open sweep of `store`, one row per trial: `frame_of` its runs, which has arguments and errors."""
-    return frame_of(store.runs(), trials, source)
-
-
 def frame_of(runs: Sequence[TrackedRun], trials: Sequence[TrialConfig] | None = None, source: object = "FILE"
              ) -> pd.DataFrame:
-    """Return a sweep's runs, one row per trial, with the columns of `analysis.load_runs`.
+    """Return a sweep's runs, one row per trial, with the columns of `load_runs`.
 
     `trial` is the `TrialConfig` with its recorded noise; None if it cannot be composed here, see `trials_of`. With
     `trials`, only these are returned, in this order; all must have ended (`MissingTrials`), and a lost one has no row.
@@ -240,17 +266,25 @@ def searched(store: Reader, experiment: Experiment, runs: Sequence[TrackedRun] |
     return store.as_swept(experiment, runs)
 
 
-def load_history(store: Reader, runs: pd.DataFrame, key: str) -> pd.DataFrame:
-    """Load the metric `key` by epoch: columns trial_key, epoch, value, algorithm, setting, seed, status.
+def load_history(runs: Sweep, metric: str, store: Reader | str | Path = "mlruns") -> pd.DataFrame:
+    """Load one metric by epoch: columns trial_key, epoch, value, algorithm, setting, seed, status; a row per epoch.
 
-    Trials without the metric have no rows.
+    Args:
+        runs: from `load_runs`, or what it takes; trials without the metric have no rows.
+        metric: its name, for example `validation/accuracy` or `alignment/layer_2`.
+        store: as in `load_runs`.
+
+    Example:
+        >>> load_history(load_runs("example")[:1], "validation/accuracy")[["epoch", "value"]]
+           epoch  value
+        0      1    0.4
+        1      2    0.8
     """
-    columns = ["trial_key", "epoch", "value", "algorithm", "setting", "seed", "status"]
-    rows = []
-    for run in runs.itertuples():
+    store, rows = Reader.of(store), []
+    for run in load_runs(runs, store).itertuples():
         rows += [(run.trial_key, epoch, value, run.algorithm, run.setting, run.seed, run.status)
-                 for epoch, value in store.history(run.run_id, key)]
-    return pd.DataFrame(rows, columns=columns)
+                 for epoch, value in store.history(run.run_id, metric)]
+    return pd.DataFrame(rows, columns=["trial_key", "epoch", "value", "algorithm", "setting", "seed", "status"])
 
 
 def common_value(column: pd.Series) -> Any:
@@ -266,6 +300,13 @@ def noise_sources(runs: pd.DataFrame) -> pd.Series:
     tracked = (runs if TRIAL in runs else with_trials(runs)).reindex(columns=[TRIAL, "noise"])
     sources = [trial.canonical().get("noise") if trial else noise for trial, noise in tracked.itertuples(index=False)]
     return pd.Series(sources, runs.index, dtype=object)
+
+
+def relations(runs: pd.DataFrame, kind: str) -> pd.Series:
+    """Return the neighbouring relation of each run's epsilon of a kind."""
+    if kind == "label":
+        return pd.Series(LABEL_RELATION, runs.index)
+    return runs.get("privacy.relation", pd.Series("not tracked", runs.index))
 
 
 def by_noise(settings: Sequence[str]) -> list[str]:

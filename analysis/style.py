@@ -27,9 +27,8 @@ from matplotlib.ticker import NullLocator
 from matplotlib.transforms import ScaledTranslation
 
 from analysis import svg
-from analysis.labels import names_of
 from analysis.runs import ALGORITHM_LABELS, ReportError
-from analysis.text import n_seeds
+from analysis.text import n_seeds, names_of
 from pipeline.trials.feedback import COLOURS
 from pipeline.trials.fields import refuse
 
@@ -68,7 +67,7 @@ _NO_DATE: dict[str, dict[str, None]] = {"svg": {"Date": None}, "pdf": {"Creation
 
 
 @dataclass(frozen=True)
-class Files:
+class FigureFiles:
     """How figures are written."""
 
     formats: tuple[str, ...] = ("svg", "pdf", "png")  # of `FORMATS`
@@ -86,11 +85,11 @@ class Files:
                    f"'{self.font}'")
 
 
-_files = Files()
+_files = FigureFiles()
 
 
 @contextmanager
-def written_as(files: Files) -> Iterator[None]:
+def written_as(files: FigureFiles) -> Iterator[None]:
     """Within the context, write figures so."""
     global _files
     _files = files
@@ -98,7 +97,7 @@ def written_as(files: Files) -> Iterator[None]:
     try:
         yield
     finally:
-        _files = Files()
+        _files = FigureFiles()
         ALGORITHM_LABELS.maps[0].clear()
 
 

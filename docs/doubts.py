@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from committed import RESULTS, file_of, manifests, runs_of
 
-from analysis.exhibits.doubts.checks import CHECKS, Doubt, examine
-from analysis.exhibits.doubts.evidence import Evidence
+from analysis.exhibits.doubts import CHECKS, Doubt, examine
+from analysis.exhibits.evidence import Evidence
 from analysis.runs import read_runs
 from pipeline.experiment.experiment import load_experiment
 

@@ -21,8 +21,9 @@ import yaml
 from committed import file_of
 from left_out import FOLDER, RULE, chosen, rules
 
-from analysis.exhibits.selection import SCORE, choose
-from analysis.runs import load_history, load_runs
+from analysis.exhibits.envelope import SCORE
+from analysis.exhibits.selection import choose
+from analysis.runs import frame_of, load_history
 from pipeline import run_sweep
 from pipeline.experiment.experiment import Experiment, parse_experiment
 from pipeline.tracking.reader import Reader
@@ -52,8 +53,8 @@ def trained(content: dict[str, Any], path: Path, mlruns: Path) -> tuple[Experime
     store = Reader(root=mlruns)
     store.attach(experiment.name)
     experiment = store.as_swept(experiment)
-    runs = load_runs(store, experiment.trials)
-    epochs = load_history(store, runs, SCORE)
+    runs = frame_of(store.runs(), experiment.trials)
+    epochs = load_history(runs, SCORE, store)
     second_half = epochs[epochs["epoch"] > epochs.groupby("trial_key")["epoch"].transform("max") / 2]
     return experiment, runs, second_half.groupby("trial_key")["value"].mean()
 

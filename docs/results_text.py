@@ -24,7 +24,7 @@ from committed import file_of, folder_of, runs_of
 from analysis import catalogue
 from analysis.exhibits import along, selection
 from analysis.exhibits.exhibit import Exhibit
-from analysis.exhibits.frontier import exhibit as frontier
+from analysis.exhibits.frontier import by_epsilon as frontier
 from analysis.papers import figure2, leekifer
 from analysis.runs import noise_sources, read_runs
 from pipeline.accounting import Epsilon

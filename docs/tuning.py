@@ -16,9 +16,9 @@ from pathlib import Path
 import pandas as pd
 from committed import file_of
 
-from analysis.exhibits.search import budget_epsilon
 from analysis.exhibits.selection import choose
-from analysis.runs import ALGORITHM_LABELS, load_runs
+from analysis.exhibits.suggestions import budget_epsilon
+from analysis.runs import ALGORITHM_LABELS, frame_of
 from analysis.statistics import mean_interval, plus_minus
 from pipeline import run_sweep
 from pipeline.experiment.experiment import Experiment, parse_experiment
@@ -65,7 +65,7 @@ class Way:
         store = Reader(root=root)
         store.attach(experiment.name)
         experiment = store.as_swept(experiment)
-        runs = load_runs(store, experiment.trials)
+        runs = frame_of(store.runs(), experiment.trials)
         choice = choose(experiment, runs, budget_epsilon(store) if experiment.plan.budget else None)
         if choice.selected is None:
             raise SystemExit(f"{experiment.name}: no epsilon covers the choice, {choice.reason}")

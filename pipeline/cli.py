@@ -275,7 +275,7 @@ def report(target: str, other: str | None, changes: tuple[str, ...], mlruns: Pat
     The exit code is 1 if drawing an exhibit raised an error.
     """
     from analysis.report import report as single
-    from analysis.style import Files, written_as
+    from analysis.style import FigureFiles, written_as
     from pipeline.tracking.reader import Reader
     from pipeline.tracking.store import Store
 
@@ -284,7 +284,7 @@ def report(target: str, other: str | None, changes: tuple[str, ...], mlruns: Pat
     experiment = _reported(find_experiment(target, _assignments("--set", changes), mlruns))
     store = Reader(root=mlruns)
     experiment = _with_suggestions(experiment, store)
-    with written_as(Files(tuple(formats.split(",")), width, font, experiment.report.labels)):
+    with written_as(FigureFiles(tuple(formats.split(",")), width, font, experiment.report.labels)):
         if other:
             for option, values in (("--set", changes), ("--where", where), ("--with", results)):
                 if values:
@@ -311,12 +311,12 @@ def report(target: str, other: str | None, changes: tuple[str, ...], mlruns: Pat
 
 
 def _compare(experiment: Experiment, store: Reader, other_target: str, folder: Path | None, out: Path | None) -> Report:
-    from analysis.comparison import report
+    from analysis.report import comparison
     from pipeline.tracking.reader import Reader
 
     other_store = Reader(f"sqlite:///{folder.absolute() / 'mlflow.db'}", folder) if folder else store
     other = find_experiment(other_target, {}, other_store)
-    return report.write(experiment, _with_suggestions(other, other_store), store, other_store, out)
+    return comparison.write(experiment, _with_suggestions(other, other_store), store, other_store, out)
 
 
 def _with_suggestions(experiment: Experiment, store: Reader) -> Experiment:

@@ -172,7 +172,7 @@ def only_svg(monkeypatch):
     """Figures are written in one format, which takes a third of the time."""
     from analysis import style  # here, as most tests draw nothing
 
-    monkeypatch.setattr(style, "_files", style.Files(("svg",)))
+    monkeypatch.setattr(style, "_files", style.FigureFiles(("svg",)))
 
 
 @pytest.fixture(scope="module", autouse=True)

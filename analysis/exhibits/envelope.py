@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pandas as pd
 
 from analysis.exhibits.metrics import METRICS
-from analysis.runs import ALGORITHM_LABELS, Sweep, ask, by_noise, require_accuracy, runs_of, setting_names, trials_of
+from analysis.runs import ALGORITHM_LABELS, Sweep, ask, by_noise, load_runs, require_accuracy, setting_names, trials_of
 from analysis.statistics import SUMMARY
 from analysis.statistics import summarize as summary
 from analysis.text import settings_text
@@ -77,7 +77,7 @@ def cells(runs: Sweep, by: Sequence[str], value: str, carry: Sequence[str] = (),
         2       dfa  epsilon=1  70.0  1
         3       dfa  epsilon=8  80.0  1
     """
-    return averaged(best(runs_of(runs), by), by, value, (*carry, "chosen", "choices"), largest)
+    return averaged(best(load_runs(runs), by), by, value, (*carry, "chosen", "choices"), largest)
 
 
 def averaged(runs: pd.DataFrame, by: Sequence[str], value: str, carry: Sequence[str] = (),

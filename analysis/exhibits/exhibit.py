@@ -12,8 +12,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from analysis import style
-from analysis.exhibits.latex import to_latex
-from analysis.exhibits.table import Table, markdown
+from analysis.exhibits.table import Table, markdown, to_latex
 from analysis.statistics import SUMMARY
 from analysis.text import best_of
 

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from analysis.exhibits.doubts.checks import AGAINST, against, examine
-from analysis.exhibits.doubts.evidence import KEY, NO_FRONTIER, Evidence
+from analysis.exhibits.doubts import AGAINST, against, examine
+from analysis.exhibits.evidence import KEY, NO_FRONTIER, Evidence
 from analysis.exhibits.frontier.choice import is_chosen, price
 from analysis.exhibits.frontier.points import PRICE, compared_epsilon, summarized
 from analysis.exhibits.metrics import METRICS

@@ -9,8 +9,17 @@ from analysis.exhibits.exhibit import Exhibit, Texts
 from analysis.exhibits.frontier.points import tightest
 from analysis.exhibits.metrics import HEADINGS, METRICS
 from analysis.exhibits.table import Table
-from analysis.runs import ALGORITHM_LABELS, DATASET_LABELS, NON_PRIVATE, ask, setting_label, trials_of
-from analysis.text import NO_VALUE, epsilon_text, means_text, value_text
+from analysis.runs import (
+    ALGORITHM_LABELS,
+    DATASET_LABELS,
+    NO_VALUE,
+    NON_PRIVATE,
+    ask,
+    setting_label,
+    trials_of,
+    value_text,
+)
+from analysis.text import epsilon_text, means_text
 from pipeline.experiment.factors import find_factors
 from pipeline.trials.kinds import GUARANTEED
 from pipeline.trials.naming import setting_key

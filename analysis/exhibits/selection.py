@@ -2,24 +2,46 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 from dataclasses import dataclass
 
 import pandas as pd
 
+from analysis.exhibits import envelope
+from analysis.exhibits.envelope import SCORE
 from analysis.exhibits.exhibit import Exhibit, Texts
+from analysis.exhibits.frontier.points import PRICE, tightest
 from analysis.exhibits.table import Table
-from analysis.runs import require_accuracy, trials_of
-from analysis.text import NO_VALUE, under_assumptions
+from analysis.runs import (
+    NO_VALUE,
+    ReportError,
+    Sweep,
+    load_runs,
+    require_accuracy,
+    require_one,
+    trials_of,
+    with_trials,
+)
+from analysis.text import under_assumptions
 from pipeline.accounting import Epsilon, account
-from pipeline.accounting.evaluations import choice_findings, epsilon_of_choice, holds_out, scores_are_covered
+from pipeline.accounting.evaluations import (
+    choice_findings,
+    epsilon_of_choice,
+    holds_out,
+    scores_are_covered,
+    selected_epsilon,
+)
 from pipeline.accounting.event import UnsupportedAccounting
 from pipeline.accounting.noise import choice_statement, noise_statement, sentence, standing
 from pipeline.experiment.experiment import Experiment
-from pipeline.trials.kinds import certified_trials
+from pipeline.experiment.past import NO_PAST
+from pipeline.experiment.stopping import Selection
+from pipeline.tracking.artifacts import DONE
+from pipeline.trials.kinds import GUARANTEED, certified_trials
 from pipeline.trials.naming import counted, run_name
 from pipeline.trials.ranking import leaders
 
-SCORE = "validation/accuracy"
 ELSEWHERE = "Trials under another name are not covered."
 SCORES = ("Not covered: the scores. Validation accuracy is computed from held-out records without noise, so the choice "
           f"tells something about them, unless they are public. {ELSEWHERE}")
@@ -56,6 +78,59 @@ class Choice:
     def tags(self) -> dict[str, str]:
         """Tags with the assumptions of the metric, or the reason why there is none."""
         return choice_findings(self.selected, self.reason, self.noise)[1]
+
+
+def best(runs: Sweep, epsilon: float, kind: str = "certified") -> pd.Series:
+    """Return the row of the best trial with at most this epsilon, with three more entries.
+
+    Settings are compared by mean validation accuracy over seeds; the result is the winner's run with the highest one.
+    Test accuracy is not used. `pipeline.load_model` accepts the row. The three entries:
+
+        epsilon            the trial's own epsilon, which does not cover the choice
+        selected_epsilon   covers all compared trials, and those that the file had before it was edited, by composition
+                           (docs/privacy.md, section 6); nan if no price is proved, as for a search (`photonic
+                           report` has the price of its best trial)
+        compared           number of compared trials
+
+    Args:
+        runs: from `load_runs`, or what it takes, of a fixed grid; trials that have not ended are left out.
+        epsilon: > 0.
+        kind: 'certified' or 'label'; only a choice among certified trials has a known price.
+
+    Raises:
+        ReportError: for another kind, an epsilon that is no number, no trial within `epsilon`, or a trial without
+            validation accuracy.
+        MixedTrials: for trials with several data sets, deltas or relations.
+
+    Example:
+        >>> best(load_runs("example"), epsilon=3)[["algorithm", "setting", "epsilon", "compared"]].to_dict()
+        {'algorithm': 'bp', 'setting': 'epsilon=1', 'epsilon': 1.0, 'compared': 2}
+    """
+    runs = load_runs(runs)
+    if kind not in GUARANTEED:
+        raise ReportError(f"kind: must be one of {', '.join(GUARANTEED)}, got {kind!r}")
+    if isinstance(epsilon, bool) or not isinstance(epsilon, int | float):
+        raise ReportError(f"epsilon: must be a number, got {epsilon!r}")
+    ended = with_trials(runs)[runs["status"].isin(DONE)].assign(epsilon=lambda table: tightest(table, kind))
+    within = ended[ended["epsilon"] <= epsilon]
+    if within.empty:
+        min_epsilon = ended["epsilon"].min()
+        if math.isnan(min_epsilon):
+            raise ReportError(f"epsilon: no trial that ended has a finite {kind} one, got {epsilon}")
+        raise ReportError(f"epsilon: must be at least {min_epsilon:.4g}, the least {kind} one, got {epsilon}")
+    require_one(within, [name for name in ("dataset", "delta", "privacy.relation") if name in within],
+                "for all trials that are compared")
+    require_accuracy(within, SCORE)
+    # `envelope.best` chooses in every group of equal columns; a constant column makes all trials one group.
+    winners = envelope.best(within.assign(group=""), ["group"]).drop(columns="group")
+    price, past = math.nan, runs.attrs.get("past", NO_PAST)
+    if kind == "certified" and not runs.attrs.get("searched") and not past.no_price:
+        gone = [trial for trial in certified_trials([*past.trials, *past.lost])
+                if min(found.value for found in account(trial, trial.epochs) if found.kind == kind) <= epsilon]
+        with contextlib.suppress(UnsupportedAccounting):  # no price is proved
+            price = selected_epsilon([*trials_of(within), *gone], Selection()).value
+    row = winners.loc[winners[SCORE].idxmax()].drop(["chosen", "choices"])
+    return pd.concat([row, pd.Series({PRICE: price, "compared": len(within)}, dtype=object)])
 
 
 def choose(experiment: Experiment, runs: pd.DataFrame, paid: Epsilon | None = None) -> Choice:

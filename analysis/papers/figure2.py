@@ -14,13 +14,14 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from analysis import style
-from analysis.exhibits.epochs import MissingSeries, by_epoch, plot_band
 from analysis.exhibits.exhibit import Exhibit
-from analysis.exhibits.metrics import METRICS, layer_name
+from analysis.exhibits.metrics import METRICS, Metric, layer_name
 from analysis.runs import (
     ALGORITHM_LABELS,
     NON_PRIVATE,
+    ReportError,
     by_noise,
+    common_value,
     load_history,
     require_replicates,
     setting_label,
@@ -43,7 +44,7 @@ def draw(runs: pd.DataFrame, store: Reader) -> Exhibit:
     require_replicates(runs)
     optical_runs = such(runs, lambda trial: trial.parts.feedback.optical)  # of PDFA, as in the paper
     layer = layer_name(LAYER, trials_of(optical_runs))
-    table = tabulate(load_history(store, runs, "validation/accuracy"), load_history(store, optical_runs, ALIGNMENT))
+    table = tabulate(load_history(runs, "validation/accuracy", store), load_history(optical_runs, ALIGNMENT, store))
     caption = CAPTION.format(layer, means_text(table["n"], "with 95% bootstrap bands"))
     return Exhibit.of_means("figure2", title="Learning curves and alignment", caption=caption, rows=table,
                             figure=plot(table, layer))
@@ -52,15 +53,23 @@ def draw(runs: pd.DataFrame, store: Reader) -> Exhibit:
 def tabulate(accuracy: pd.DataFrame, alignment: pd.DataFrame) -> pd.DataFrame:
     """Return the plotted data: panel (`accuracy` in percent, or `alignment`), algorithm, setting, epoch, `SUMMARY`."""
     if accuracy.empty:
-        raise MissingSeries("figure2: needs validation/accuracy, found none")
+        raise ReportError("figure2: needs validation/accuracy, found none")
     if alignment.empty:
-        raise MissingSeries(f"figure2: needs {ALIGNMENT} of pdfa trials, found none (pdfa trials with "
+        raise ReportError(f"figure2: needs {ALIGNMENT} of pdfa trials, found none (pdfa trials with "
                             "alignment_batches >= 1 measure it)")
     tables = []
     for metric, history in ((ACCURACY, accuracy), (COSINE, alignment)):
         for (algorithm, setting), cell in history.groupby(["algorithm", "setting"], sort=False):
             tables.append(by_epoch(cell, metric).assign(panel=metric.name, algorithm=algorithm, setting=setting))
     return pd.concat(tables)[["panel", "algorithm", "setting", "epoch", *SUMMARY]]
+
+
+def by_epoch(cell: pd.DataFrame, metric: Metric) -> pd.DataFrame:
+    """Return the mean of a metric over the trials of a history and its intervals: columns epoch and `SUMMARY`."""
+    # A diverged trial stays in the mean with its last value; otherwise the curve would seem to recover.
+    by_trial = cell.pivot(index="epoch", columns="trial_key", values="value").ffill() * metric.factor
+    return pd.DataFrame([{"epoch": epoch, **metric.summarize(values.dropna())}
+                         for epoch, values in by_trial.iterrows()])
 
 
 def plot(table: pd.DataFrame, layer: str = f"layer {LAYER}") -> Figure:
@@ -92,10 +101,14 @@ def _looks(settings: Sequence[str]) -> dict[str, dict[str, Any]]:
 
 
 def panel(table: pd.DataFrame, ax: Axes, looks: dict[str, dict[str, Any]]) -> None:
-    """Plot the means of one algorithm by epoch, a curve for each setting of `looks` that it has."""
+    """Plot the means of one algorithm by epoch, a curve with its band for each setting of `looks` that it has."""
     for setting, look in looks.items():
         cell = table[table["setting"] == setting]
-        if len(cell):
-            plot_band(ax, cell, "epoch", **look, linewidth=1.1, markersize=2.5, markeredgewidth=0,
-                      marker=style.MARKERS[cell["algorithm"].iloc[0]])
+        if cell.empty:
+            continue
+        ax.plot(cell["epoch"], cell["mean"], **look, linewidth=1.1, markersize=2.5, markeredgewidth=0,
+                marker=style.MARKERS[common_value(cell["algorithm"])])
+        if (cell["n"] > 1).any():
+            ax.fill_between(cell["epoch"], cell["bootstrap_low"], cell["bootstrap_high"], color=look["color"],
+                            alpha=0.12, linewidth=0)
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))

@@ -17,26 +17,29 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from analysis import style
-from analysis.exhibits.epochs import ACCURACIES, MissingSeries, accuracy_by_epoch
 from analysis.exhibits.exhibit import Exhibit, Texts
 from analysis.exhibits.needs import readings, update_sigma
 from analysis.exhibits.table import Table
 from analysis.runs import (
     ALGORITHM_LABELS,
     DATASET_LABELS,
+    NO_VALUE,
     NON_PRIVATE,
+    ReportError,
     ask,
     common_value,
     load_history,
     noise_sources,
     require_replicates,
 )
-from analysis.text import NO_VALUE, means_text, under_assumptions
+from analysis.text import means_text, under_assumptions
 from pipeline.accounting.noise import standing
 from pipeline.tracking.reader import Reader
 from pipeline.trials.config import settings
+from pipeline.trials.records import ACCURACY
 from pipeline.trials.sampler import relation_of
 
+ACCURACIES = (ACCURACY, "test/accuracy")  # the first that all trials have by epoch is used
 PUBLISHED = "epsilon/certified/rdp/classic"  # the paper's accounting
 TIGHT = ("epsilon/certified/pld", "epsilon/certified/rdp/improved")  # the first that a trial has is used
 CURVES = ["dataset", "algorithm", "reading", "sigma"]
@@ -58,17 +61,14 @@ def tabulate(runs: pd.DataFrame, store: Reader) -> pd.DataFrame:
     sigma is the standard deviation of the noise on each coordinate of the mean update (Algorithm 1). Without privacy it
     is 0, and `noise` and the epsilons are empty. The epsilons are for the largest contribution of a record under the
     reading. Trials of one curve may differ only in their seed (`MixedTrials`). Every trial needs accuracy of several
-    epochs, and a private one an epsilon of the published accounting (`MissingSeries`).
+    epochs, and a private one an epsilon of the published accounting (`ReportError`).
     """
     runs = runs.assign(reading=reading_of(runs))
     for _, dataset_runs in runs.groupby("dataset"):
         require_replicates(dataset_runs, ["reading"])
-    by_epoch = accuracy_by_epoch(runs, store, lambda history: history["epoch"].nunique() > 1)
-    if by_epoch is None:
-        raise MissingSeries(f"leekifer: needs {' or '.join(ACCURACIES)} of every trial by epoch")
-    by_epoch = by_epoch.assign(accuracy=100 * by_epoch["value"])[["trial_key", "epoch", "accuracy", "accuracy_of"]]
+    by_epoch = accuracy_by_epoch(runs, store)
     for column, metrics in (("epsilon_published", (PUBLISHED,)), ("epsilon_tight", TIGHT)):
-        histories = [load_history(store, runs, metric)[["trial_key", "epoch", "value"]] for metric in metrics]
+        histories = [load_history(runs, metric, store)[["trial_key", "epoch", "value"]] for metric in metrics]
         # The first metric that a trial has is kept.
         history = pd.concat(histories).drop_duplicates(["trial_key", "epoch"]).rename(columns={"value": column})
         by_epoch = by_epoch.merge(history, how="left", on=["trial_key", "epoch"])
@@ -77,9 +77,19 @@ def tabulate(runs: pd.DataFrame, store: Reader) -> pd.DataFrame:
     without_epsilon = table[(table["sigma"] > 0) & table["epsilon_published"].isna()]
     if len(without_epsilon):
         first_key = without_epsilon["trial_key"].iloc[0]
-        raise MissingSeries(f"leekifer: needs {PUBLISHED} of every private trial (sampler without_replacement), trial "
+        raise ReportError(f"leekifer: needs {PUBLISHED} of every private trial (sampler without_replacement), trial "
                             f"{first_key} has none")
     return table.drop(columns="trial_key").sort_values([*CURVES, "seed", "epoch"], ignore_index=True)
+
+
+def accuracy_by_epoch(runs: pd.DataFrame, store: Reader) -> pd.DataFrame:
+    """Return trial_key, epoch, accuracy in percent, and `accuracy_of`, which is `validation` or `test`."""
+    for metric in ACCURACIES:
+        history = load_history(runs, metric, store)
+        if set(history["trial_key"]) == set(runs["trial_key"]) and history["epoch"].nunique() > 1:
+            split, _, _ = metric.partition("/")
+            return history[["trial_key", "epoch"]].assign(accuracy=100 * history["value"], accuracy_of=split)
+    raise ReportError(f"leekifer: needs {' or '.join(ACCURACIES)} of every trial by epoch")
 
 
 def reading_of(runs: pd.DataFrame) -> pd.Series:
@@ -106,7 +116,7 @@ def plot(table: pd.DataFrame) -> Figure:
     datasets = [dataset for dataset in DATASET_LABELS if dataset in set(table["dataset"])]
     sigmas = sorted(sigma for sigma in table["sigma"].unique() if sigma > 0)
     if not sigmas:
-        raise MissingSeries("leekifer: needs private trials, found none")
+        raise ReportError("leekifer: needs private trials, found none")
     with style.theme():
         figure, axes = style.panels(len(datasets) * len(sigmas), height=2.9, per_row=len(sigmas))
         lines: dict[str, Line2D] = {}  # by name

@@ -17,6 +17,7 @@ from analysis.exhibits.table import Table, crossed
 from analysis.runs import (
     ALGORITHM_LABELS,
     DATASET_LABELS,
+    NO_VALUE,
     NON_PRIVATE,
     ReportError,
     by_noise,
@@ -26,7 +27,7 @@ from analysis.runs import (
     trials_of,
 )
 from analysis.statistics import plus_minus
-from analysis.text import NO_VALUE, means_text
+from analysis.text import means_text
 from pipeline.trials.naming import counted
 
 SOURCE = "Ohana et al. 2021, Table 1"

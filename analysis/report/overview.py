@@ -22,11 +22,20 @@ from analysis.exhibits.headline import Headline
 from analysis.exhibits.metrics import HEADINGS, layer_name
 from analysis.exhibits.selection import Choice
 from analysis.exhibits.table import Cell
-from analysis.report.page import Column, Download, Page
+from analysis.report.page import Download, Page, TrialColumn
 from analysis.report.statements import epsilons, guarantees, kinds_of, notes, of_others, state
-from analysis.report.unfinished import Progress
-from analysis.runs import ALGORITHM_LABELS, DATASET_LABELS, NOISE, TRIAL, by_noise, setting_label, setting_names
-from analysis.text import NO_VALUE, short, value_text
+from analysis.runs import (
+    ALGORITHM_LABELS,
+    DATASET_LABELS,
+    NO_VALUE,
+    NOISE,
+    TRIAL,
+    by_noise,
+    setting_label,
+    setting_names,
+    value_text,
+)
+from analysis.text import short
 from pipeline.accounting.certified import without_amplification
 from pipeline.experiment.experiment import Experiment
 from pipeline.tracking.artifacts import TrackedRun
@@ -89,7 +98,7 @@ def _facts(experiment: Experiment, runs: pd.DataFrame, tracked: Sequence[Tracked
 
 
 def manifest(experiment: Experiment, runs: pd.DataFrame, tracked: Sequence[TrackedRun],
-             files: Mapping[str, bytes], progress: Progress | None = None) -> str:
+             files: Mapping[str, bytes], unfinished: Mapping[str, object]) -> str:
     """Return JSON on the origin of the numbers, with SHA-256 digests of the CSV files.
 
     With random stopping it has nothing that depends on the number of trials.
@@ -102,8 +111,8 @@ def manifest(experiment: Experiment, runs: pd.DataFrame, tracked: Sequence[Track
         begin, end = _span(tracked)
         content |= {"trials": dict(Counter(runs["status"])), "began": f"{begin:%Y-%m-%dT%H:%M:%SZ}",
                     "ended": f"{end:%Y-%m-%dT%H:%M:%SZ}"}
-    if progress:
-        content["unfinished"] = progress._asdict()
+    if unfinished:
+        content["unfinished"] = unfinished
     content["commands"] = commands(experiment, tracked)
     for name, tag in (("commits", "git_commit"), ("software", "versions")):
         content[name] = dict(Counter(run.tags.get(tag, "unknown") for run in tracked))
@@ -111,7 +120,7 @@ def manifest(experiment: Experiment, runs: pd.DataFrame, tracked: Sequence[Track
     return json.dumps(content, indent=2) + "\n"
 
 
-def trials(experiment: Experiment, runs: pd.DataFrame, links: Sequence[str] = ()) -> list[Column]:
+def trials(experiment: Experiment, runs: pd.DataFrame, links: Sequence[str] = ()) -> list[TrialColumn]:
     """Return the columns of the table of trials, one row per trial.
 
     They show the varied settings, accuracies and alignments at the last epoch, the smallest epsilon of each kind, and
@@ -120,16 +129,16 @@ def trials(experiment: Experiment, runs: pd.DataFrame, links: Sequence[str] = ()
     """
     noise = by_noise(runs["setting"])  # the order by which the column sorts
     named = (*_varied(experiment, runs), "seed")
-    columns = [Column("algorithm", [Cell(ALGORITHM_LABELS.get(name, name)) for name in runs["algorithm"]]),
-               Column("noise", [Cell(setting_label(setting), noise.index(setting)) for setting in runs["setting"]]),
+    columns = [TrialColumn("algorithm", [Cell(ALGORITHM_LABELS.get(name, name)) for name in runs["algorithm"]]),
+               TrialColumn("noise", [Cell(setting_label(level), noise.index(level)) for level in runs["setting"]]),
                *(_setting_column(name, runs[name]) for name in named), *_measured(runs), *_epsilon_columns(runs)]
     if (runs["status"] != "finished").any():
-        columns.append(Column("status", list(map(Cell, runs["status"]))))
-    columns.append(Column("trial", list(map(Cell, runs["trial_key"])), ("trial_key",), links=links))
+        columns.append(TrialColumn("status", list(map(Cell, runs["status"]))))
+    columns.append(TrialColumn("trial", list(map(Cell, runs["trial_key"])), ("trial_key",), links=links))
     return [*columns, *_hidden(runs, named)]
 
 
-def _measured(runs: pd.DataFrame) -> Iterator[Column]:
+def _measured(runs: pd.DataFrame) -> Iterator[TrialColumn]:
     """Yield the columns of accuracies and of each layer's alignment."""
     for name, heading in HEADINGS.items():
         if name in runs.columns:
@@ -144,7 +153,7 @@ def _measured(runs: pd.DataFrame) -> Iterator[Column]:
             yield _number_column(heading, runs[name], "{:.3f}".format, (layer, name), True)
 
 
-def _epsilon_columns(runs: pd.DataFrame) -> Iterator[Column]:
+def _epsilon_columns(runs: pd.DataFrame) -> Iterator[TrialColumn]:
     """Yield a column for each kind of epsilon, and one of guarantees if there is any epsilon."""
     kinds = kinds_of(runs)
     for kind in kinds:
@@ -154,10 +163,10 @@ def _epsilon_columns(runs: pd.DataFrame) -> Iterator[Column]:
         yield _number_column(f"ε {kind}{remark}", tightest(runs, kind), short,
                              (*short_forms, kind, f"epsilon/{kind}"))
     if kinds:
-        yield Column("guarantee", list(map(Cell, guarantees(runs))))
+        yield TrialColumn("guarantee", list(map(Cell, guarantees(runs))))
 
 
-def _hidden(runs: pd.DataFrame, shown_settings: Sequence[str]) -> Iterator[Column]:
+def _hidden(runs: pd.DataFrame, shown_settings: Sequence[str]) -> Iterator[TrialColumn]:
     """Yield hidden columns of the other settings that differ, and of all settings of the noise, for filters."""
     for name in (name for name in setting_names() if name not in shown_settings):
         values, is_target = runs[name], name in NOISE.values()  # by the level of noise that a target sets
@@ -171,17 +180,18 @@ def _hidden(runs: pd.DataFrame, shown_settings: Sequence[str]) -> Iterator[Colum
 
 
 def _number_column(heading: str, values: pd.Series, text: Callable[[float], str], filter_names: tuple[str, ...],
-                   largest_first: bool = False) -> Column:
+                   largest_first: bool = False) -> TrialColumn:
     """Return a column of numbers, formatted by `text`; a dash for nan."""
     cells = [Cell(NO_VALUE) if math.isnan(value) else Cell(text(value), value) for value in values]
-    return Column(heading, cells, filter_names, numeric=True, largest_first=largest_first)
+    return TrialColumn(heading, cells, filter_names, numeric=True, largest_first=largest_first)
 
 
-def _setting_column(name: str, values: pd.Series, shown: bool = True) -> Column:
+def _setting_column(name: str, values: pd.Series, shown: bool = True) -> TrialColumn:
     """Return the column of a setting, as text; a dash where it does not apply to a trial."""
     filter_names = ("sigma", "σ") if name == "sigma" else ()
     is_numeric = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values.dropna())
-    return Column(name, [Cell(value_text(value)) for value in values], filter_names, numeric=is_numeric, shown=shown)
+    cells = [Cell(value_text(value)) for value in values]
+    return TrialColumn(name, cells, filter_names, numeric=is_numeric, shown=shown)
 
 
 def commands(experiment: Experiment, tracked: Sequence[TrackedRun]) -> list[str]:

@@ -53,7 +53,7 @@ class Download:
         return f"data:{DATA[self.kind.lower()]};base64,{base64.b64encode(self.content).decode()}"
 
 
-class Column(NamedTuple):
+class TrialColumn(NamedTuple):
     """A column of the table of trials."""
 
     heading: str
@@ -65,7 +65,7 @@ class Column(NamedTuple):
     links: Sequence[str] = ()  # address of each cell's link; empty for none
 
 
-class Statement(NamedTuple):
+class Guarantee(NamedTuple):
     """The guarantee of one kind of epsilon in words, and its standing.
 
     `standing` is `certified`, `simulated` (noise from recorded seeds) or `partly simulated`; empty without a guarantee.
@@ -90,10 +90,10 @@ class Page:
     settings: Sequence[tuple[str, str]] = ()  # (field, values) of all settings
     exhibits: Sequence[Exhibit] = ()  # in order
     left_out: Sequence[tuple[str, str]] = ()  # (exhibit, reason) of exhibits that are not drawn
-    privacy: Sequence[Statement] = ()  # kinds of epsilon in words
+    privacy: Sequence[Guarantee] = ()  # kinds of epsilon in words
     epsilons: Table | None = None  # their numbers
     notes: Sequence[str] = ()  # their assumptions
-    trials: Sequence[Column] = ()  # the table to sort and filter
+    trials: Sequence[TrialColumn] = ()  # the table to sort and filter
     trials_note: str = ""
     runs_link: str = ""  # to the runs in MLflow
     trials_data: Download | None = None  # the file of the table

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -10,14 +10,13 @@ from typing import NamedTuple, TypeVar
 import pandas as pd
 
 from analysis import catalogue
-from analysis.exhibits import headline, search, search_space, selection
+from analysis.exhibits import headline, selection, suggestions
 from analysis.exhibits.exhibit import Exhibit, save, to_csv
 from analysis.exhibits.frontier import others
 from analysis.exhibits.headline import Headline
 from analysis.exhibits.selection import Choice
 from analysis.report.overview import compose, file_name, manifest, shown
 from analysis.report.page import render
-from analysis.report.unfinished import NO_BEST, Progress, complete_part
 from analysis.runs import MissingTrials, ReportError, csv_of, frame_of, searched
 from pipeline.accounting.budget import require_unchanged
 from pipeline.experiment.experiment import Experiment
@@ -29,9 +28,30 @@ from pipeline.tracking.store import Store
 from pipeline.trials.fields import UserError, refuse
 from pipeline.trials.guard import OF_WHO_RUNS_IT, place_of
 from pipeline.trials.kinds import certified_trials
-from pipeline.trials.naming import counted
+from pipeline.trials.naming import counted, setting_key
 
 Made = TypeVar("Made")
+NO_BEST = "selection", "the best trial is chosen, and the choice paid for, once all trials have ended"
+
+
+class Progress(NamedTuple):
+    """Progress of a sweep: numbers of trials that have ended, that a report shows, and that are planned."""
+
+    ended: int
+    shown: int
+    planned: int
+    which: str  # are shown
+
+    @property
+    def mark(self) -> str:
+        """Return the remark on an unfinished sweep that titles of exhibits get."""
+        return f"unfinished: {self.shown} of {self.planned} trials"
+
+    @property
+    def notice(self) -> str:
+        """Return sentences on an unfinished sweep, for the head of a page."""
+        return (f"Unfinished: {self.ended} of {self.planned} trials have ended. Shown are {self.shown}, {self.which}; "
+                "no best trial is chosen.")
 
 
 class Report(NamedTuple):
@@ -51,7 +71,7 @@ def write(experiment: Experiment, store: Store, out: Path | None = None, where: 
           files: Sequence[Path] = ()) -> Report:
     """Draw the exhibits of the experiment file (by default all that fit its trials), and log them to the parent run.
 
-    For an unfinished sweep it draws complete settings (`analysis.report.unfinished`), marks the exhibits, and writes
+    For an unfinished sweep it draws complete settings (`complete_part`), marks the exhibits, and writes
     nothing to the store. Of a finished one the store gets the files, the epsilon of the choice, and the headline as its
     description, if it can be written. The folder is `reports/<name>` by default. `where` is the name of a slice
     (`experiment.sliced`), in a folder of its own; it reports no best trial, because choosing it would use the other
@@ -79,7 +99,8 @@ def write(experiment: Experiment, store: Store, out: Path | None = None, where: 
     notice = progress.notice if progress else ""
     page = compose(experiment, public_runs, tracked, store=store, choice=choice, exhibits=exhibits,
                    data=contents["runs.csv"], headline=said, left_out=drawing.left_out, notice=notice)
-    contents |= {"manifest.json": manifest(experiment, public_runs, tracked, contents, progress).encode(),
+    unfinished = progress._asdict() if progress else {}
+    contents |= {"manifest.json": manifest(experiment, public_runs, tracked, contents, unfinished).encode(),
                  "index.html": render(page).encode()}
     paths = save(contents, Path("reports", experiment.name, where) if out is None else out)
     not_logged = "" if progress else _log(store, experiment, paths, choice, said, where)
@@ -95,6 +116,30 @@ def _with_references(experiment: Experiment, files: Sequence[Path]) -> Experimen
                           f"and the report of {experiment.name} has none, got {', '.join(map(str, files))}")
     references = [*experiment.references, *(result for file in files for result in read_results(file))]
     return replace(experiment, references=check_seeds(dict.fromkeys(references)))
+
+
+def complete_part(experiment: Experiment, ended: Collection[str],
+                  missing: MissingTrials) -> tuple[Experiment, Progress]:
+    """Return an unfinished experiment with the trials that can be compared and exhibits that fit them; its progress.
+
+    They are those of settings, all fields except the seed, whose trials have all ended; if there is none, as after a
+    seed was added to all, those that have ended. An experiment without one is refused, as `missing`, and so are a
+    search and random stopping, which publish only their best trial.
+    """
+    if rule := experiment.plan.ends_with_best:
+        raise MissingTrials(f"{missing}; {rule} publishes its best trial, which is not known before all have ended")
+    have_ended = [trial for trial in experiment.trials if trial.trial_key in ended]
+    if not have_ended:
+        raise missing
+    incomplete = {setting_key(trial) for trial in experiment.trials if trial.trial_key not in ended}
+    shown = [trial for trial in have_ended if setting_key(trial) not in incomplete]
+    which = "of settings that have all of their seeds"
+    if not shown:
+        shown, which = have_ended, "with the seeds that each setting has, as none has all"
+    part = replace(experiment, plan=experiment.plan.with_trials(shown))
+    fitting = tuple(name for name in catalogue.listed(experiment) if not catalogue.refusal(name, part))
+    part = replace(part, report=replace(part.report, exhibits=fitting))
+    return part, Progress(len(have_ended), len(shown), len(experiment.trials), which)
 
 
 def _ended(experiment: Experiment, store: Store,
@@ -137,8 +182,8 @@ class _Drawing:
         self.left_out += catalogue.undrawn(experiment) if experiment.plan.publishes_all else []
         drawn = [self.attempt(name, draw, name) for name in catalogue.listed(experiment)]
         if isinstance(experiment.plan, Search) and not where:
-            drawn = [self.attempt("search", search.draw, experiment, self.runs, self.store),
-                     self.attempt("search_space", search_space.draw, experiment.plan, self.runs), *drawn]
+            drawn = [self.attempt("search", suggestions.draw, experiment, self.runs, self.store),
+                     self.attempt("search_space", suggestions.draw_space, experiment.plan, self.runs), *drawn]
         return [exhibit for exhibit in drawn if exhibit]
 
     def choice(self, progress: Progress | None, where: str) -> Choice | None:
@@ -211,7 +256,7 @@ def _choice(experiment: Experiment, runs: pd.DataFrame, store: Store) -> Choice 
     is_scored = all(trial.validation_fraction and trial.disclosure != "withheld" for trial in certified)
     if not certified or not is_scored:
         return None
-    return selection.choose(experiment, runs, search.budget_epsilon(store) if experiment.plan.budget else None)
+    return selection.choose(experiment, runs, suggestions.budget_epsilon(store) if experiment.plan.budget else None)
 
 
 def _headline(experiment: Experiment, runs: pd.DataFrame, choice: Choice | None) -> Headline:

@@ -12,8 +12,8 @@ from analysis.catalogue import listed
 from analysis.exhibits.frontier.others import KIND, SHOWN_BY
 from analysis.exhibits.selection import Choice
 from analysis.exhibits.table import Table
-from analysis.report.page import Statement
-from analysis.runs import noise_sources
+from analysis.report.page import Guarantee
+from analysis.runs import noise_sources, relations
 from analysis.text import short
 from pipeline.accounting.label import RELATION as LABEL_RELATION
 from pipeline.accounting.noise import noise_statement, sentence, standing
@@ -59,7 +59,7 @@ def _guarantees_of(kind: str, runs: pd.DataFrame) -> pd.Series:
     return pd.Series(np.where(is_secret, with_secret_noise, with_recorded_noise), runs.index)
 
 
-def state(runs: pd.DataFrame, choice: Choice | None = None) -> list[Statement]:
+def state(runs: pd.DataFrame, choice: Choice | None = None) -> list[Guarantee]:
     """Return a statement for every kind of epsilon that occurs, and one for trials without any epsilon.
 
     A statement includes the noise source of its trials. The choice gets one if an epsilon covers it.
@@ -69,29 +69,28 @@ def state(runs: pd.DataFrame, choice: Choice | None = None) -> list[Statement]:
         runs_of_kind = runs[_has(runs, kind)]
         if choice and choice.selected and kind == choice.selected.kind:
             neighbours = _neighbours([choice.selected.relation])
-            statements.append(Statement(kind, f"{text} {neighbours}{choice.noise}", True, choice.standing))
+            statements.append(Guarantee(kind, f"{text} {neighbours}{choice.noise}", True, choice.standing))
         elif not runs_of_kind.empty and guarantees_something:
             sources = noise_sources(runs_of_kind).dropna()
-            relations = [LABEL_RELATION] if kind == "label" else runs_of_kind.get("privacy.relation", ())
-            noise = sentence(noise_statement(sources))
-            statements.append(Statement(kind, f"{text} {_neighbours(relations)}{noise}", True, standing(sources)))
+            said = f"{text} {_neighbours(relations(runs_of_kind, kind))}{sentence(noise_statement(sources))}"
+            statements.append(Guarantee(kind, said, True, standing(sources)))
         elif not runs_of_kind.empty:
-            statements.append(Statement(kind, text, False))
+            statements.append(Guarantee(kind, text, False))
     n_without = int(runs[_epsilons(runs)].isna().all(axis=1).sum())
     if n_without:
-        statements.append(Statement("no ε", NONE.format(count=f"{n_without} of {len(runs)}"), False))
+        statements.append(Guarantee("no ε", NONE.format(count=f"{n_without} of {len(runs)}"), False))
     return statements
 
 
-def of_others(experiment: Experiment) -> list[Statement]:
+def of_others(experiment: Experiment) -> list[Guarantee]:
     """Return the statement on epsilons of results of others, if a report shows any."""
     is_shown = experiment.references and SHOWN_BY in listed(experiment)
-    return [Statement(KIND, KINDS[KIND].meaning, False)] if is_shown else []
+    return [Guarantee(KIND, KINDS[KIND].meaning, False)] if is_shown else []
 
 
-def _neighbours(relations: Iterable[str]) -> str:
+def _neighbours(found: Iterable[str]) -> str:
     """Return a sentence on the difference of neighbouring training sets; empty if no relation was tracked."""
-    tracked = set(relations)
+    tracked = set(found)
     differences = [difference for relation, difference in NEIGHBOURS.items() if relation in tracked]
     return f"Neighbours differ in {' or '.join(differences)}. " if differences else ""
 

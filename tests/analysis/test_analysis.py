@@ -15,7 +15,7 @@ from stored import changed, records, stored
 from analysis import style
 from analysis.papers import figure2, table1
 from analysis.report.report import write
-from analysis.runs import DuplicateTrials, MissingTrials, MixedTrials, by_noise, load_history, load_runs
+from analysis.runs import DuplicateTrials, MissingTrials, MixedTrials, ReportError, by_noise, frame_of, load_history
 from analysis.statistics import mean_interval
 from pipeline.experiment.experiment import Experiment
 from pipeline.experiment.sections import Shown
@@ -82,7 +82,7 @@ def grid_store(root):
 
 @pytest.fixture(scope="module")
 def runs(grid_store):
-    return load_runs(grid_store, GRID)
+    return frame_of(grid_store.runs(), GRID)
 
 
 def an_experiment(name, trials, exhibits=("table1", "figure2")):
@@ -113,16 +113,16 @@ def test_missing_trials_are_counted_and_named(grid_store):
     absent = [trial("dfa", 0.7, seed) for seed in range(7)]
     with pytest.raises(MissingTrials, match=rf"56 of 63 trials are finished; missing: dfa sigma=0.7 seed=0 "
                                             rf"\({absent[0].trial_key}\).* and 2 more \(run `photonic sweep X`\)"):
-        load_runs(grid_store, [*GRID, *absent], source="X")
+        frame_of(grid_store.runs(), [*GRID, *absent], source="X")
 
 
 def test_an_unfinished_trial_is_missing_and_others_are_left_out(root):
     store = fill(root, "partial", GRID[:3])
     store.start(GRID[3])
-    assert list(load_runs(store, GRID[1:3])["trial_key"]) == [c.trial_key for c in GRID[1:3]]
-    assert list(load_runs(store)["status"]) == ["finished"] * 3 + ["running"]
+    assert list(frame_of(store.runs(), GRID[1:3])["trial_key"]) == [c.trial_key for c in GRID[1:3]]
+    assert list(frame_of(store.runs())["status"]) == ["finished"] * 3 + ["running"]
     with pytest.raises(MissingTrials, match="3 of 4 trials are finished"):
-        load_runs(store, GRID[:4])
+        frame_of(store.runs(), GRID[:4])
 
 
 def test_a_trial_with_two_runs_is_refused(root):
@@ -131,14 +131,14 @@ def test_a_trial_with_two_runs_is_refused(root):
     client = MlflowClient(tracking_uri=store.uri)
     client.set_terminated(client.create_run(store._experiment_id, tags=tags).info.run_id)
     with pytest.raises(DuplicateTrials, match=GRID[0].trial_key):
-        load_runs(store, GRID[:2])
-    assert len(load_runs(store, GRID[1:2])) == 1
+        frame_of(store.runs(), GRID[:2])
+    assert len(frame_of(store.runs(), GRID[1:2])) == 1
 
 
 def test_an_empty_sweep_has_no_rows(root):
     store = Store(root=root)
     store.open_sweep("nothing yet")
-    frame = load_runs(store)
+    frame = frame_of(store.runs())
     assert frame.empty and {"trial_key", "sigma", "setting"} <= set(frame.columns)
 
 
@@ -202,7 +202,8 @@ def test_only_seeds_are_averaged(runs):
 @pytest.fixture(scope="module")
 def histories(grid_store, runs):
     pdfa = runs[runs["algorithm"] == "pdfa"]
-    return load_history(grid_store, runs, "validation/accuracy"), load_history(grid_store, pdfa, figure2.ALIGNMENT)
+    return (load_history(runs, "validation/accuracy", grid_store),
+            load_history(pdfa, figure2.ALIGNMENT, grid_store))
 
 
 def lines_of(ax):
@@ -226,9 +227,9 @@ def test_the_panels_have_the_means_of_their_seeds(histories):
     assert list(lines) == ["non-private", *(f"σ = {s}" for s in SETTINGS[1:])]
     assert lines["σ = 0.2"].get_ydata() == pytest.approx([0.31, 0.32, 0.33])
 
-    with pytest.raises(figure2.MissingSeries, match="needs validation/accuracy, found none"):
+    with pytest.raises(ReportError, match="needs validation/accuracy, found none"):
         figure2.tabulate(histories[0][:0], histories[1])
-    with pytest.raises(figure2.MissingSeries, match="needs alignment/layer_2 of pdfa.*alignment_batches"):
+    with pytest.raises(ReportError, match="needs alignment/layer_2 of pdfa.*alignment_batches"):
         figure2.tabulate(histories[0], histories[1][:0])
 
 

@@ -12,9 +12,9 @@ from commands import output
 from scipy.stats import ttest_ind, ttest_rel
 from stored import records, stored
 
-from analysis.comparison.match import PAIRED, WELCH, Side, accuracies, compare, headline, texts
-from analysis.comparison.report import _labels, plot
-from analysis.runs import MixedTrials, ReportError, load_runs
+from analysis.report.comparison import _labels, plot
+from analysis.report.match import PAIRED, WELCH, Side, accuracies, compare, headline, texts
+from analysis.runs import MixedTrials, ReportError, frame_of
 from analysis.statistics import welch_interval
 from pipeline.cli import main
 from pipeline.experiment.experiment import parse_experiment
@@ -52,7 +52,7 @@ def fill(root, name, text, number):
 
     store = stored(root, name, experiment.trials, records_of, {"git_commit": str(number) * 40})
     store.log_experiment(text)
-    return Side(name, experiment, load_runs(store, experiment.trials))
+    return Side(name, experiment, frame_of(store.runs(), experiment.trials))
 
 
 @pytest.fixture(scope="module")

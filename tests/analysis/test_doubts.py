@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from test_grid_exhibits import tracked, trial
 
+from analysis.exhibits import doubts as checks
 from analysis.exhibits import headline
-from analysis.exhibits.doubts import checks
-from analysis.exhibits.doubts.evidence import Evidence
+from analysis.exhibits.evidence import Evidence
 from analysis.report import overview
 from analysis.statistics import accuracy_error
 from pipeline.experiment.experiment import Experiment, parse_experiment

@@ -11,7 +11,7 @@ from matplotlib.transforms import Bbox
 from stored import run_of
 
 from analysis import catalogue, style
-from analysis.exhibits import along, heatmap, metrics, needs
+from analysis.exhibits import along, metrics, needs
 from analysis.exhibits.metrics import METRICS
 from analysis.layout import NOISE, Layout, levels, lines_of, panels_of
 from analysis.runs import ReportError, such
@@ -119,7 +119,7 @@ def test_a_missing_cell_is_marked_and_a_trial_without_alignment_left_out():
     table = table_of(trials, "tau_h", "sigma", runs=runs)
     of_alignment = table[table["metric"] == "alignment"]
     assert len(of_alignment) == 11 and of_alignment["n"].tolist() == [1] + [2] * 10
-    figure = heatmap.plot(table, ["tau_h", "sigma"])
+    figure = along.heatmap(table, ["tau_h", "sigma"])
     assert [text.get_text() for text in figure.axes[0].texts] == ["89.6", "94.6", "79.6", "–", "39.6", "44.6"]
     assert [ax.get_title() for ax in figure.axes[:4]] == ["DFA", "PDFA", "DFA", "PDFA"]
     assert [ax.get_ylabel() for ax in figure.axes[4:]] == ["Test accuracy (%)", "Alignment of the\nupdate (cosine)"]
@@ -249,7 +249,7 @@ def drawn_cases(count):
 @pytest.mark.parametrize("width", [3.25, 6.75])
 @pytest.mark.parametrize("count", [1, pytest.param(3, marks=pytest.mark.slow), 6])
 def test_no_text_leaves_a_figure_or_lies_over_another_and_axes_have_half_of_it(count, width):
-    with style.written_as(style.Files(("png",), width, labels=LONG if count > 1 else {})):
+    with style.written_as(style.FigureFiles(("png",), width, labels=LONG if count > 1 else {})):
         for name, experiment, runs in drawn_cases(count):
             figure = catalogue.draw(name, experiment, runs, None).figure
             if figure:
@@ -273,13 +273,14 @@ def check_print(figure, width):
 
 def test_a_figure_that_cannot_fit_its_width_says_which_would():
     trials = grid(sigma=SIGMAS, tau_h=[value / 1000 for value in range(1001, 1012)])
-    with style.written_as(style.Files(("png",), 3.25)), pytest.raises(ReportError, match="width of 4.1 .*--width 4.1"):
+    too_narrow = pytest.raises(ReportError, match="width of 4.1 .*--width 4.1")
+    with style.written_as(style.FigureFiles(("png",), 3.25)), too_narrow:
         catalogue.draw("by_tau_h_and_sigma", of(trials), tracked(trials), None).files  # noqa: B018
 
 
 def test_other_formats_than_the_named_are_not_written(monkeypatch):
     monkeypatch.undo()
-    with style.written_as(style.Files(("pdf",))):
+    with style.written_as(style.FigureFiles(("pdf",))):
         names = catalogue.draw("by_sigma", of(GRID), tracked(GRID), None)
         assert {name.partition(".")[2] for name in names.files} == {"csv", "md", "tex", "pdf"}
         assert names.drawn["svg"].startswith(b"<?xml")

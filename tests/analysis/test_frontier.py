@@ -14,10 +14,10 @@ from matplotlib.figure import Figure
 from stored import changed, records, stored, sweep_of, with_secret_noise
 
 from analysis.catalogue import mismatch
-from analysis.exhibits.frontier import exhibit
+from analysis.exhibits.frontier import by_epsilon
 from analysis.exhibits.frontier import figure as frontier_figure
 from analysis.exhibits.frontier import points as frontiers
-from analysis.runs import MixedTrials, ReportError, csv_of, load_runs, trials_of
+from analysis.runs import MixedTrials, ReportError, csv_of, frame_of, trials_of
 from pipeline.experiment.results import Result
 from pipeline.experiment.sections import Budget
 from pipeline.trials.config import TrialConfig
@@ -74,7 +74,7 @@ def store(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def runs(store):
-    return load_runs(store, (*GRID, *LABEL, PLAIN))
+    return frame_of(store.runs(), (*GRID, *LABEL, PLAIN))
 
 
 def of_all(runs, **options):
@@ -138,13 +138,13 @@ def test_label_targets_are_points_named_by_their_target(tmp_path):
     trials = [photonic(0.0, target_label_epsilon=target, joint_release=True) for target in (3.0, 0.5)]
     store = stored(tmp_path, "targets", (*trials, LABEL[2]), lambda trial: records(trial, [
         {"test/accuracy": 0.6, "epsilon/label/gdp": 0.995 * (trial.target_label_epsilon or 2)}]))
-    runs = load_runs(store, trials)
+    runs = frame_of(store.runs(), trials)
     points = frontiers.frontier(runs, "label")
     assert points["setting"].tolist() == ["label_epsilon=0.5", "label_epsilon=3"]
     shown = frontiers.frontiers(runs, sweep_of(trials))
-    assert "|  | ε ≤ 0.5 | ε ≤ 3 |" in exhibit.texts(shown, runs).markdown
-    assert "PDFA (label ε ≤ 3, label ε ≤ 0.5)" in exhibit.texts(shown, runs.assign(status="diverged")).markdown
-    mixed = frontiers.frontier(load_runs(store), "label")  # settings that go with the noise level, and no choice
+    assert "|  | ε ≤ 0.5 | ε ≤ 3 |" in by_epsilon.texts(shown, runs).markdown
+    assert "PDFA (label ε ≤ 3, label ε ≤ 0.5)" in by_epsilon.texts(shown, runs.assign(status="diverged")).markdown
+    mixed = frontiers.frontier(frame_of(store.runs()), "label")  # settings that go with the noise level, and no choice
     assert mixed["chosen"].tolist() == ["joint_release True", "joint_release False", "joint_release True"]
     assert mixed["choices"].tolist() == [1, 1, 1]
 
@@ -171,7 +171,7 @@ def test_a_claimed_epsilon_has_a_panel_for_each_formula_and_says_that_it_is_no_g
     saturating, second = of_all(runs, kinds=("claimed",))
     assert saturating["epsilon"].tolist() == [200, 400] and second["epsilon"].tolist() == [0.001, 0.001]
     assert set(saturating["relation"]) == {"replace-one"} and set(saturating["formula"]) == {"saturating/epochs"}
-    drawn = exhibit.of_experiment(runs, "frontier_claimed", sweep_of([*GRID, *LABEL, PLAIN]))
+    drawn = by_epsilon.of_experiment(runs, "frontier_claimed", sweep_of([*GRID, *LABEL, PLAIN]))
     assert [ax.get_title() for ax in drawn.figure.axes] == [
         "saturating formula, T\u00a0=\u00a0epochs", "second formula, T\u00a0=\u00a0iterations"]
     assert drawn.title == "Accuracy against the ε that is claimed: no guarantee"
@@ -189,17 +189,17 @@ def test_captions_tables_and_notes_say_what_a_reader_may_ask(runs):
     lost = runs.copy()
     lost.loc[0, "alignment/layer_1"] = math.nan
     told = {
-        "both kinds": exhibit.texts([certified, label], runs).markdown,
-        "with a budget": "\n".join(exhibit.texts([certified, label], runs, budget=Budget(8, 1e-5)).notes),
-        "one diverged": "\n".join(exhibit.texts([certified], runs.assign(
+        "both kinds": by_epsilon.texts([certified, label], runs).markdown,
+        "with a budget": "\n".join(by_epsilon.texts([certified, label], runs, budget=Budget(8, 1e-5)).notes),
+        "one diverged": "\n".join(by_epsilon.texts([certified], runs.assign(
             status=["diverged"] + ["finished"] * (len(runs) - 1))).notes),
-        "alignment, which one trial lacks": "\n".join(exhibit.texts(
+        "alignment, which one trial lacks": "\n".join(by_epsilon.texts(
             of_all(lost, metric="alignment", kinds=("certified",)), lost).notes),
-        "claimed": exhibit.caption(claimed, runs), "noise of no run tracked": exhibit.caption(
+        "claimed": by_epsilon.caption(claimed, runs), "noise of no run tracked": by_epsilon.caption(
             certified, runs.drop(columns="noise")),
-        "secret noise of what is shown": exhibit.caption(certified, secure(runs, shown)),
-        "secret noise of one": exhibit.caption(certified, secure(runs, first)),
-        "label epsilons of secret noise": exhibit.caption(
+        "secret noise of what is shown": by_epsilon.caption(certified, secure(runs, shown)),
+        "secret noise of one": by_epsilon.caption(certified, secure(runs, first)),
+        "label epsilons of secret noise": by_epsilon.caption(
             label, secure(runs, frontiers.tightest(runs, "label").notna()))}
     approved("frontier", "\n\n".join(f"# {name}\n{text}" for name, text in told.items()))
 
@@ -222,13 +222,13 @@ def test_at_one_epsilon_there_is_a_row_for_each_the_best_at_the_top(runs):
     trials = [c for c in GRID if c.target_epsilon == 3]
     shown = runs[runs["target_epsilon"] == 3].reset_index(drop=True)
     experiment = replace(sweep_of(trials), references=(published("They 2021, a model"),))
-    (ax,) = exhibit.of_experiment(shown, "frontier", experiment).figure.axes
+    (ax,) = by_epsilon.of_experiment(shown, "frontier", experiment).figure.axes
     assert [label.get_text() for label in ax.get_yticklabels()] == [
         "They 2021, a model (ε\u00a0=\u00a03)",
         *(f"{name} (ε\u00a0≤\u00a03)" for name in ("BP", "DFA", "TDFA", "PDFA"))]
     assert ax.get_xlabel() == "Test accuracy (%)"
     assert ax.get_ylim()[0] > ax.get_ylim()[1], "downwards"
-    alone = exhibit.of_experiment(shown[:2], "frontier", sweep_of(trials[:2]))
+    alone = by_epsilon.of_experiment(shown[:2], "frontier", sweep_of(trials[:2]))
     assert alone.figure is None and "| BP |" in alone.markdown
 
 
@@ -236,7 +236,7 @@ def test_further_settings_are_lines_of_their_own(runs):
     wider = changed(runs, momentum=0.5).assign(**{name: runs[name] - 0.2 for name in ("test/accuracy",)})
     both = pd.concat([runs, wider], ignore_index=True)
     both = both[both["algorithm"].isin(["bp", "dfa"]) & (both["target_epsilon"] > 0)].reset_index(drop=True)
-    drawn = exhibit.of_experiment(both, "frontier", sweep_of(trials_of(both)))
+    drawn = by_epsilon.of_experiment(both, "frontier", sweep_of(trials_of(both)))
     (ax,) = drawn.figure.axes
     lines = {line.get_label(): line.get_ydata()[1] for line in ax.lines if not line.get_label().startswith("_")}
     level = 100 * (0.51 + 0.1 * math.log10(3))
@@ -253,7 +253,7 @@ def published(source, delta=1e-5):
 def test_published_results_are_marked_where_they_guarantee_the_same_and_said_as_printed(runs):
     ours, other = (published("They 2021, a model", delta) for delta in (1e-5, 1e-6))
     experiment = replace(sweep_of([*GRID, *LABEL, PLAIN]), references=(ours, other))
-    drawn = exhibit.of_experiment(runs, "frontier", experiment)
+    drawn = by_epsilon.of_experiment(runs, "frontier", experiment)
     certified, label = drawn.figure.axes
     marks = [[line for line in ax.lines if line.get_marker() == "*"] for ax in (certified, label)]
     assert [len(lines) for lines in marks] == [1, 0]
@@ -261,7 +261,7 @@ def test_published_results_are_marked_where_they_guarantee_the_same_and_said_as_
     (legend,) = drawn.figure.legends
     assert [t.get_text() for t in legend.get_texts()][-1] == "They 2021, a model:\n89.7% at ε\u00a0=\u00a03"
     assert drawn.markdown.count("Published by others, and marked: They 2021, a model, 89.7% at ε = 3, δ = 1e-05.") == 1
-    worst = exhibit.of_experiment(runs, "frontier_worst_class", experiment)
+    worst = by_epsilon.of_experiment(runs, "frontier_worst_class", experiment)
     assert "Published" not in worst.markdown
     assert not any(line.get_marker() == "*" for line in worst.figure.axes[0].lines)
 
@@ -269,7 +269,7 @@ def test_published_results_are_marked_where_they_guarantee_the_same_and_said_as_
 def test_what_a_source_is_called_is_no_formula_and_may_have_any_letters(runs):
     name = "a $\\frac{$_%&{} <b> \N{CJK UNIFIED IDEOGRAPH-4E2D} \N{GRINNING FACE} ^~#`code"
     experiment = replace(sweep_of([*GRID, *LABEL, PLAIN]), references=(published(name),))
-    drawn = exhibit.of_experiment(runs, "frontier", experiment)
+    drawn = by_epsilon.of_experiment(runs, "frontier", experiment)
     files = {suffix: drawn.files[f"frontier.{suffix}"] for suffix in ("svg", "md", "tex")}
     text = "".join(ElementTree.fromstring(files["svg"]).itertext())
     assert all(word in text for word in name.split()) and name in files["md"].decode()

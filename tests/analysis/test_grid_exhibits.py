@@ -17,7 +17,7 @@ from stored import changed, run_of, with_secret_noise
 from analysis.catalogue import draw, listed, undrawn
 from analysis.exhibits import envelope, headline
 from analysis.exhibits.exhibit import ENVELOPE, MAX_WORDS
-from analysis.exhibits.frontier import choice, exhibit
+from analysis.exhibits.frontier import by_epsilon, choice
 from analysis.exhibits.frontier import points as frontiers
 from analysis.exhibits.table import markdown
 from analysis.runs import MixedTrials, ReportError, csv_of, read_runs, trials_of
@@ -35,7 +35,7 @@ EPSILONS, NORMS, BATCHES = (1.0, 3.0), (0.5, 2.0), (64, 128)
 def texts_of(runs, configs=(), **report):
     """Captions and tables of a frontier, by default as the envelope of all settings."""
     experiment = of(configs or trials_of(runs), **{"best_of": BEST, **report})
-    return exhibit.texts(frontiers.frontiers(runs, experiment), runs)
+    return by_epsilon.texts(frontiers.frontiers(runs, experiment), runs)
 
 
 def of(configs, **report):

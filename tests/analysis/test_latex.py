@@ -7,7 +7,7 @@ import pytest
 import results_text
 from latex_tools import check_text
 
-from analysis.exhibits.latex import escape
+from analysis.exhibits.table import escape
 
 
 @pytest.mark.parametrize(("text", "written"), [

@@ -9,11 +9,10 @@ import pytest
 from stored import changed, records, stored, sweep_of
 
 from analysis.catalogue import mismatch
-from analysis.exhibits.epochs import MissingSeries
 from analysis.exhibits.needs import update_sigma
 from analysis.papers.leekifer import number as number_text
 from analysis.papers.leekifer import plot, reading_of, tabulate, texts
-from analysis.runs import MixedTrials, load_runs
+from analysis.runs import MixedTrials, ReportError, frame_of
 from pipeline.accounting import account
 from pipeline.accounting.certified import event_of
 from pipeline.experiment.experiment import load_experiment
@@ -70,7 +69,7 @@ def test_the_full_experiments_cost_what_the_captions_say(figure, sigma):
 
 
 def test_curves_have_the_accuracy_and_both_epsilons_of_every_epoch(store):
-    table = tabulate(load_runs(store, TRIALS), store)
+    table = tabulate(frame_of(store.runs(), TRIALS), store)
     assert len(table) == 3 * len(TRIALS) and set(table["accuracy_of"]) == {"validation"}
     row = table[(table["algorithm"] == "dfa") & (table["seed"] == 1) & (table["epoch"] == 2)].iloc[0]
     assert row["accuracy"] == pytest.approx(22) and row["sigma"] == pytest.approx(0.1)
@@ -87,7 +86,7 @@ def test_readings_have_curves_of_their_own_with_their_own_epsilon(tmp_path):
     trials = [*TRIALS, *readings]
     assert mismatch("leekifer", sweep_of(trials)) == ""
     store = stored(tmp_path, "readings", trials, lambda trial: records_of(trial, 2))
-    table = tabulate(load_runs(store, trials), store)
+    table = tabulate(frame_of(store.runs(), trials), store)
     assert set(table["reading"]) == {"", "error_clip false", "bounding scale", "init glorot"}
     spent = table[(table["sigma"] > 0) & (table["epoch"] == 2)].groupby("reading")["epsilon_published"].max()
     assert spent["error_clip false"] > 100 * spent["bounding scale"] and spent["bounding scale"] == spent[""]
@@ -116,12 +115,12 @@ def test_misfits_are_named():
 
 
 def test_series_that_are_missing_or_mixed_are_refused(store):
-    runs = load_runs(store, TRIALS)
-    with pytest.raises(MissingSeries, match="rdp/classic of every private trial"):
+    runs = frame_of(store.runs(), TRIALS)
+    with pytest.raises(ReportError, match="rdp/classic of every private trial"):
         tabulate(changed(runs, mechanism="per_example", noise_multiplier=1.0, clipping_norm=1.0), store)
     with pytest.raises(MixedTrials, match="learning_rate"):
         tabulate(changed(runs, learning_rate=pd.Series(0.1 * (1 + runs.index), runs.index)), store)
     table = tabulate(runs, store)
-    with pytest.raises(MissingSeries, match="needs private trials"):
+    with pytest.raises(ReportError, match="needs private trials"):
         plot(table[table["sigma"] == 0])
     assert texts(table[table["seed"] == 0]).markdown.count(" | 1 | 3 | ") == 4

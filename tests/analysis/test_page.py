@@ -23,8 +23,7 @@ from analysis.report import page as pages
 from analysis.report.overview import trials
 from analysis.report.report import write
 from analysis.report.statements import epsilons, notes, state
-from analysis.runs import ALGORITHM_LABELS, load_runs
-from analysis.text import NO_VALUE
+from analysis.runs import ALGORITHM_LABELS, NO_VALUE, frame_of
 from pipeline.cli import main
 from pipeline.experiment.experiment import load_experiment, parse_experiment
 from pipeline.tracking.artifacts import TrackedRun
@@ -172,7 +171,7 @@ def test_the_manifest_says_where_the_data_come_from_and_what_they_are(experiment
 
 
 def test_only_the_kinds_that_occur_are_explained_and_claimed_is_no_guarantee(store, experiment, html):
-    runs = load_runs(store, experiment.trials)
+    runs = frame_of(store.runs(), experiment.trials)
     found = {s.kind: s for s in state(runs)}
     assert list(found) == ["label", "claimed", "no ε"]
     assert found["label"].guarantees and not found["claimed"].guarantees and not found["no ε"].guarantees
@@ -191,7 +190,7 @@ def test_only_the_kinds_that_occur_are_explained_and_claimed_is_no_guarantee(sto
 
 
 def test_every_trial_says_what_it_guarantees_and_a_filter_knows_every_setting_that_differs(store, experiment):
-    runs = load_runs(store, experiment.trials)
+    runs = frame_of(store.runs(), experiment.trials)
     columns = {column.heading: column for column in trials(experiment, runs)}
     found = columns["guarantee"]
     assert not found.numeric
@@ -317,7 +316,7 @@ def test_figures_for_a_paper(tmp_path, monkeypatch, capsys):
 
 
 def test_a_trial_leads_to_its_run(store, experiment, html):
-    runs = load_runs(store, experiment.trials)
+    runs = frame_of(store.runs(), experiment.trials)
     for key, run in zip(runs["trial_key"], runs["run_id"], strict=True):
         address_of_run = f"http://127.0.0.1:5000/#/experiments/{store.experiment_id}/runs/{run}?{TRAINING}"
         assert f'<a href="{address_of_run}" target="_blank" rel="noopener">{key}</a>' in html

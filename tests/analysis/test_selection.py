@@ -12,7 +12,7 @@ from stored import records, stored
 
 from analysis.exhibits import selection
 from analysis.report.report import write
-from analysis.runs import ReportError, load_runs
+from analysis.runs import ReportError, frame_of
 from pipeline.accounting.curves import gdp_eps
 from pipeline.accounting.evaluations import selected_epsilon
 from pipeline.accounting.event import UnsupportedAccounting
@@ -119,7 +119,7 @@ def test_an_infinite_price_is_no_metric(store, tmp_path, monkeypatch):
 
 
 def test_the_chosen_of_equals_is_said_to_be_one_of_them(store):
-    runs = load_runs(store, GRID)
+    runs = frame_of(store.runs(), GRID)
     level = runs.assign(**{"validation/accuracy": [0.7, 0.70004, 0.6, 0.5]})
     chosen = selection.choose(experiment(GRID), level)
     assert chosen.trial_key == GRID[1].trial_key and chosen.equals == 1
@@ -135,7 +135,7 @@ def test_no_certified_trial_no_selection(store, tmp_path):
 @pytest.mark.parametrize("name", ["validation/accuracy", "test/accuracy"])
 def test_a_trial_without_a_score_is_named(store, name):
     store.attach("best")
-    runs = load_runs(store, GRID)
+    runs = frame_of(store.runs(), GRID)
     runs.loc[1, name] = math.nan
     with pytest.raises(ReportError, match=f"{name}: missing for 1 of 4 trials, the first is .*{GRID[1].trial_key}"):
         selection.choose(experiment(GRID), runs)
@@ -144,7 +144,7 @@ def test_a_trial_without_a_score_is_named(store, name):
 def test_trial_that_holds_no_record_out_is_priced_but_not_compared(store):
     store.attach("best")
     last = replace(GRID[3], validation_fraction=0.0)
-    runs = load_runs(store, GRID)
+    runs = frame_of(store.runs(), GRID)
     runs.loc[3, ["trial_key", "validation/accuracy"]] = last.trial_key, math.nan
     choice = selection.choose(experiment((*GRID[:3], last)), runs)
     assert (choice.trial_key, choice.trials, choice.unscored) == (GRID[2].trial_key, 4, 1)
@@ -160,7 +160,7 @@ def test_trial_that_holds_no_record_out_is_priced_but_not_compared(store):
     (["secure", "research", "secure", "secure"], "of 1 of 4 trials comes from a recorded seed", "partly simulated")])
 def test_a_choice_is_simulated_by_the_noise_of_all_that_was_looked_at(store, sources, says, standing):
     store.attach("best")
-    runs = load_runs(store, GRID)
+    runs = frame_of(store.runs(), GRID)
     exact = {"secure": "integer", "research": "float32"}
     trials = [replace(trial, noise=noise, arithmetic=exact[noise])
               for trial, noise in zip(GRID, sources, strict=True)]

@@ -12,8 +12,7 @@ from approved import approved
 from mlflow.tracking import MlflowClient
 from stored import records
 
-from analysis.report.report import write
-from analysis.report.unfinished import complete_part
+from analysis.report.report import complete_part, write
 from analysis.runs import MissingTrials
 from pipeline.cli import main
 from pipeline.experiment.experiment import parse_experiment

@@ -24,7 +24,7 @@ import sqlalchemy
 from rounds import machine, markdown
 
 import analysis.report.report
-from analysis.runs import load_runs
+from analysis.runs import frame_of
 from pipeline.experiment.experiment import Experiment, parse_experiment
 from pipeline.sweep import run, status
 from pipeline.sweep.clock import Clock
@@ -181,7 +181,7 @@ def costs(uri: str, n: int, folder: Path) -> dict[str, float]:
     def read() -> None:
         reader = Reader(uri, root)
         reader.attach(experiment.name)
-        load_runs(reader, experiment.trials)
+        frame_of(reader.runs(), experiment.trials)
 
     found["load_runs"] = seconds(read)
     found["report"] = seconds(lambda: analysis.report.report.write(experiment, Store(uri, root), folder / "report"))

@@ -11,7 +11,7 @@ import pytest
 import sqlalchemy
 from sweep_stub import experiment, grid
 
-from analysis.runs import load_runs
+from analysis.runs import frame_of
 from pipeline.experiment import experiment as experiments
 from pipeline.sweep import status
 from pipeline.sweep.dry_run import as_lines, preview
@@ -142,8 +142,7 @@ def test_load_runs_makes_calls_in_proportion_to_the_trials(stores):
         runs = store.runs()
         for run in runs:
             run.status = "finished"
-        store.runs = lambda runs=runs: list(runs)
-        frame = load_runs(store, swept.trials[::-1])
+        frame = frame_of(list(runs), swept.trials[::-1])
         assert list(frame["trial_key"]) == [trial.trial_key for trial in swept.trials[::-1]]
-        made[n] = calls(load_runs, store, swept.trials)
+        made[n] = calls(frame_of, list(runs), swept.trials)
     assert made[MANY] < MANY / FEW * made[FEW]

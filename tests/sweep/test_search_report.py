@@ -10,12 +10,10 @@ from approved import approved
 from search_tools import rounds, score, train
 from test_budget import BUDGET, budgeted
 
-from analysis.api import load_runs
 from analysis.catalogue import listed
-from analysis.exhibits.frontier import exhibit as frontier
+from analysis.exhibits.frontier import by_epsilon as frontier
 from analysis.report.report import write
-from analysis.runs import MissingTrials
-from analysis.runs import load_runs as load_trials
+from analysis.runs import MissingTrials, frame_of, load_runs
 from pipeline.accounting.budget import budget_lines
 from pipeline.accounting.statement import price_lines
 from pipeline.cli import main
@@ -117,7 +115,7 @@ def test_what_fits_is_told_before_anything_is_trained():
 
 def test_frontiers_of_trials_that_were_asked_for_by_scores_state_no_price_by_composition(swept, tmp_path):
     experiment, store, _search = swept
-    runs = load_trials(store, store.as_swept(experiment).trials)
+    runs = frame_of(store.runs(), store.as_swept(experiment).trials)
     for by_scores in (False, True):
         plan = experiment.plan if by_scores else dataclasses.replace(experiment.plan, budget=None)
         found = frontier.of_experiment(runs, "frontier", dataclasses.replace(experiment, plan=plan))

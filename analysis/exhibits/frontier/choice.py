@@ -11,10 +11,9 @@ import numpy as np
 import pandas as pd
 
 from analysis.exhibits.envelope import SCORE, varied
-from analysis.exhibits.frontier.pareto import pareto_front
 from analysis.exhibits.table import Table
-from analysis.runs import ask, require_accuracy, trials_of
-from analysis.text import NO_VALUE, settings_text
+from analysis.runs import NO_VALUE, ask, require_accuracy, trials_of
+from analysis.text import settings_text
 from pipeline.accounting.evaluations import selected_epsilon
 from pipeline.accounting.event import UnsupportedAccounting
 from pipeline.experiment.past import NO_PAST, Past
@@ -24,6 +23,25 @@ from pipeline.trials.kinds import KINDS
 from pipeline.trials.naming import method, noise_setting, setting_key
 
 PRICE = "selected_epsilon"  # column of points that were chosen among several settings
+
+
+def pareto_front(epsilon: Sequence[float], value: Sequence[float]) -> np.ndarray:
+    """Return whether each point is on the Pareto front: no other point is at least as good in both and better in one.
+
+    Less epsilon and more value are better. Equal points are both on the front, or both not. Epsilons must be finite and
+    > 0, and values finite (`ValueError`).
+    """
+    epsilons, values = np.asarray(epsilon, dtype=float), np.asarray(value, dtype=float)
+    if epsilons.ndim != 1 or epsilons.shape != values.shape:
+        raise ValueError(f"value: must have one per epsilon, got shapes {epsilons.shape} and {values.shape}")
+    if not (np.isfinite(epsilons).all() and (epsilons > 0).all()):
+        raise ValueError(f"epsilon: must be finite and > 0, got {epsilons.tolist()}")
+    if not np.isfinite(values).all():
+        raise ValueError(f"value: must be finite, got {values.tolist()}")
+    # Row i, column j: point j against point i.
+    no_worse = (epsilons[None, :] <= epsilons[:, None]) & (values[None, :] >= values[:, None])
+    better = (epsilons[None, :] < epsilons[:, None]) | (values[None, :] > values[:, None])
+    return np.asarray(~(no_worse & better).any(axis=1))
 
 
 def is_target(setting: str) -> bool:

@@ -16,8 +16,8 @@ from analysis import style
 from analysis.exhibits.frontier import others
 from analysis.exhibits.frontier.points import compared_epsilon
 from analysis.exhibits.metrics import METRICS
-from analysis.labels import names_of
 from analysis.runs import ALGORITHM_LABELS, ReportError, common_value
+from analysis.text import names_of
 from pipeline.trials.kinds import KINDS
 
 ROW, LINE = 0.26, 0.12  # inches of a row of dots, and of each further line of its name

@@ -19,8 +19,8 @@ from matplotlib.lines import Line2D
 from analysis import style
 from analysis.exhibits.metrics import METRICS
 from analysis.exhibits.table import Table
-from analysis.runs import DATASET_LABELS, common_value
-from analysis.text import NO_VALUE, n_seeds
+from analysis.runs import DATASET_LABELS, NO_VALUE, common_value
+from analysis.text import n_seeds
 from pipeline.experiment.results import CELLS, Result
 
 KIND = "imported"

@@ -11,12 +11,11 @@ import pandas as pd
 from analysis.exhibits.envelope import averaged, ordered
 from analysis.exhibits.frontier import choice
 from analysis.exhibits.frontier.choice import PRICE as PRICE
-from analysis.exhibits.frontier.pareto import pareto_front
+from analysis.exhibits.frontier.choice import pareto_front
 from analysis.exhibits.needs import layout_of_frontier
-from analysis.labels import names_of, with_levels
-from analysis.runs import ReportError, Sweep, require_one, runs_of, trials_of, with_trials
+from analysis.runs import ReportError, Sweep, load_runs, relations, require_one, trials_of, with_trials
 from analysis.statistics import SUMMARY
-from pipeline.accounting.label import RELATION as LABEL_RELATION
+from analysis.text import names_of, with_levels
 from pipeline.experiment.experiment import Experiment
 from pipeline.trials.kinds import GUARANTEED, KINDS
 
@@ -58,7 +57,7 @@ def frontier(runs: Sweep, kind: str = "certified", metric: str = "accuracy", for
         2       dfa      1.0  70.0  1             False
         3       dfa      8.0  80.0  1             False
     """
-    tried = tried_runs(runs_of(runs), kind, formula)
+    tried = tried_runs(load_runs(runs), kind, formula)
     return summarized(choice.choose(tried), kind, metric, formula)
 
 
@@ -89,7 +88,7 @@ def tried_runs(runs: pd.DataFrame, kind: str, formula: str = "") -> pd.DataFrame
     if runs.empty:
         epsilon = f"epsilon/{kind}/{formula}".rstrip("/")
         raise ReportError(f"frontier: needs trials with a finite {epsilon}, found none")
-    runs = runs.assign(relation=LABEL_RELATION if kind == "label" else runs.get("privacy.relation", "not tracked"))
+    runs = runs.assign(relation=relations(runs, kind))
     require_one(runs, ("dataset", "relation", "delta"), "for all points of one frontier")
     return choice.candidates(runs, kind)
 

@@ -10,16 +10,15 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from analysis import style
-from analysis.comparison import match
-from analysis.comparison.match import Comparison, Side, accuracies, names_of
 from analysis.exhibits.exhibit import Exhibit, save
 from analysis.exhibits.headline import Headline
+from analysis.report import match
+from analysis.report.match import Comparison, Side, accuracies, names_of
 from analysis.report.overview import abridged
 from analysis.report.page import Page, render
 from analysis.report.report import Report
 from analysis.report.statements import epsilons, notes, state
-from analysis.runs import ReportError, load_runs
-from analysis.text import value_text
+from analysis.runs import ReportError, frame_of, value_text
 from pipeline.experiment.experiment import Experiment
 from pipeline.tracking.reader import Reader
 from pipeline.trials.naming import counted
@@ -39,7 +38,7 @@ def write(a: Experiment, b: Experiment, store_a: Reader, store_b: Reader, out: P
             raise ReportError(f"{experiment.name}: only the best trial of random stopping may be published, so its "
                               "trials cannot be compared")
         store.attach(experiment.name)
-        runs.append(load_runs(store, experiment.trials, source=experiment.source))
+        runs.append(frame_of(store.runs(), experiment.trials, source=experiment.source))
     label_a, label_b = _labels(a, b, runs)
     comparison = match.compare(Side(label_a, a, runs[0]), Side(label_b, b, runs[1]))
     exhibits = [draw(comparison)]

@@ -13,10 +13,9 @@ from analysis.exhibits.frontier.figure import plot
 from analysis.exhibits.frontier.points import PRICE, frontiers, named, target_of, tightest
 from analysis.exhibits.metrics import METRICS, feedback_is_measured
 from analysis.exhibits.table import Table, crossed
-from analysis.labels import fixed_text
 from analysis.runs import ALGORITHM_LABELS, DATASET_LABELS, common_value, setting_label
 from analysis.statistics import SUMMARY
-from analysis.text import best_of, epsilon_text, means_text
+from analysis.text import best_of, epsilon_text, fixed_text, means_text
 from pipeline.experiment.experiment import Experiment
 from pipeline.experiment.sections import Budget
 from pipeline.trials.kinds import GUARANTEED

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import Field
 from typing import Any, NamedTuple
 
-from analysis.exhibits.doubts.evidence import KEY, NO_FRONTIER, Evidence, Key
+from analysis.exhibits.evidence import KEY, NO_FRONTIER, Evidence, Key
 from analysis.runs import ALGORITHM_LABELS, DATASET_LABELS, NON_PRIVATE, setting_label
 from analysis.statistics import accuracy_error, welch_interval
 from pipeline.experiment.search import Domain, Search

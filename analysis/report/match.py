@@ -14,15 +14,17 @@ from analysis.exhibits.table import Table
 from analysis.runs import (
     ALGORITHM_LABELS,
     DATASET_LABELS,
+    NO_VALUE,
     ReportError,
     ask,
     is_missing,
     require_seeds_alone,
     setting_label,
     setting_names,
+    value_text,
 )
 from analysis.statistics import PAIRED, WELCH, difference_of
-from analysis.text import NO_VALUE, n_seeds, value_text
+from analysis.text import n_seeds
 from pipeline.experiment.experiment import Experiment
 from pipeline.trials.naming import counted
 from pipeline.trials.ranking import is_difference

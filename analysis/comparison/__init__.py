@@ -1,1 +1,0 @@
-"""Compare two experiments: match their trials, and report the differences."""
