@@ -20,9 +20,8 @@ from analysis.runs import (
     trials_of,
     value_text,
 )
-from pipeline.accounting.noise import standing
 from pipeline.trials.config import TrialConfig
-from pipeline.trials.kinds import GUARANTEED
+from pipeline.trials.kinds import GUARANTEED, standing
 from pipeline.trials.naming import counted
 
 PROTECTED = {"label": "labels only", "claimed": "no guarantee"}  # kinds that do not protect whole records
@@ -126,7 +125,7 @@ def under_assumptions(kind: str, relations: Iterable[str], samplers: Iterable[st
                       guarantee_standing: str) -> str:
     """Return an epsilon with its assumptions, as `certified ε (simulated; add/remove, poisson, δ = 1e-05)`.
 
-    The standing is from `accounting.noise.standing`, and empty for a kind that guarantees nothing.
+    The standing is from `kinds.standing`, and empty for a kind that guarantees nothing.
     """
     limits = [PROTECTED[kind]] if kind in PROTECTED else []
     if guarantee_standing not in ("", "certified"):

@@ -362,10 +362,10 @@ def _print_lines(lines: Iterable[str]) -> int:
 @click.option("--json", "as_json", is_flag=True, help="as JSON, for scripts")
 def account(target: str, changes: tuple[str, ...], mlruns: Path, by_epoch: bool, as_json: bool) -> int:
     """The epsilon of an experiment's trials, and of the best."""
-    from pipeline.accounting import overview
+    from pipeline.experiment import epsilon_table
 
     experiment = with_past(find_experiment(target, _assignments("--set", changes), mlruns), mlruns)
-    lines = [overview.as_json(experiment, by_epoch)] if as_json else overview.as_lines(experiment, by_epoch)
+    lines = [epsilon_table.as_json(experiment, by_epoch)] if as_json else epsilon_table.as_lines(experiment, by_epoch)
     return _print_lines(lines)
 
 

@@ -1,4 +1,4 @@
-"""What the commands of `photonic` share: how words are read, common options, completion, and the answer to Ctrl-C."""
+"""What the commands of `photonic` share: how words are read, options, tables, completion, and the answer to Ctrl-C."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from types import FrameType
@@ -157,3 +157,10 @@ def quick_interrupt() -> Iterator[None]:
             signal.signal(number, handler)
         shell.terminate()
         shell.communicate()
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Yield the lines of a table, with columns two blanks apart."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()

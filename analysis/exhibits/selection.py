@@ -25,20 +25,13 @@ from analysis.runs import (
 )
 from analysis.text import under_assumptions
 from pipeline.accounting import Epsilon, account
-from pipeline.accounting.evaluations import (
-    choice_findings,
-    epsilon_of_choice,
-    holds_out,
-    scores_are_covered,
-    selected_epsilon,
-)
+from pipeline.accounting.evaluations import holds_out, scores_are_covered, selected_epsilon
 from pipeline.accounting.event import UnsupportedAccounting
-from pipeline.accounting.noise import choice_statement, noise_statement, sentence, standing
 from pipeline.experiment.experiment import Experiment
 from pipeline.experiment.past import NO_PAST
-from pipeline.experiment.stopping import Selection
+from pipeline.experiment.prices import choice_findings, choice_statement, epsilon_of_choice
 from pipeline.tracking.artifacts import DONE
-from pipeline.trials.kinds import GUARANTEED, certified_trials
+from pipeline.trials.kinds import GUARANTEED, certified_trials, noise_statement, sentence, standing
 from pipeline.trials.naming import counted, run_name
 from pipeline.trials.ranking import leaders
 
@@ -128,7 +121,7 @@ def best(runs: Sweep, epsilon: float, kind: str = "certified") -> pd.Series:
         gone = [trial for trial in certified_trials([*past.trials, *past.lost])
                 if min(found.value for found in account(trial, trial.epochs) if found.kind == kind) <= epsilon]
         with contextlib.suppress(UnsupportedAccounting):  # no price is proved
-            price = selected_epsilon([*trials_of(within), *gone], Selection()).value
+            price = selected_epsilon([*trials_of(within), *gone]).value
     row = winners.loc[winners[SCORE].idxmax()].drop(["chosen", "choices"])
     return pd.concat([row, pd.Series({PRICE: price, "compared": len(within)}, dtype=object)])
 
@@ -156,7 +149,7 @@ def choose(experiment: Experiment, runs: pd.DataFrame, paid: Epsilon | None = No
     selected, reason = paid, ""
     try:
         if selected is None:
-            selected = epsilon_of_choice(plan, experiment.past, compared)
+            selected = epsilon_of_choice(plan, experiment.past, compared, plan.selection)
         noise = choice_statement(compared, plan.selection)
     except UnsupportedAccounting as error:
         selected, reason = None, str(error)

@@ -21,15 +21,15 @@ from analysis.exhibits.exhibit import Exhibit, Texts
 from analysis.exhibits.table import Table
 from analysis.runs import ALGORITHM_LABELS, NO_VALUE, ReportError, trials_of, value_text
 from analysis.text import axis_name
-from pipeline.accounting.budget import Filter, restored_filter, scope
+from pipeline.accounting.budget import Filter, restored_filter
 from pipeline.accounting.epsilon import Epsilon
-from pipeline.accounting.noise import standing
 from pipeline.experiment.experiment import Experiment
+from pipeline.experiment.prices import scope
 from pipeline.experiment.search import Domain, Search
 from pipeline.tracking.reader import Reader
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.fields import plain
-from pipeline.trials.kinds import certified_trials
+from pipeline.trials.kinds import certified_trials, standing
 from pipeline.trials.naming import counted, run_name
 from pipeline.trials.ranking import joined, leaders
 from pipeline.trials.records import Release

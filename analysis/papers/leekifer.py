@@ -33,9 +33,9 @@ from analysis.runs import (
     require_replicates,
 )
 from analysis.text import means_text, under_assumptions
-from pipeline.accounting.noise import standing
 from pipeline.tracking.reader import Reader
 from pipeline.trials.config import settings
+from pipeline.trials.kinds import standing
 from pipeline.trials.records import ACCURACY
 from pipeline.trials.sampler import relation_of
 

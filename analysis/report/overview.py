@@ -36,8 +36,8 @@ from analysis.runs import (
     value_text,
 )
 from analysis.text import short
-from pipeline.accounting.certified import without_amplification
 from pipeline.experiment.experiment import Experiment
+from pipeline.experiment.prices import without_amplification
 from pipeline.tracking.artifacts import TrackedRun
 from pipeline.tracking.reader import Reader
 from pipeline.tracking.ui import address, runs_address

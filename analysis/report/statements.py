@@ -16,10 +16,9 @@ from analysis.report.page import Guarantee
 from analysis.runs import noise_sources, relations
 from analysis.text import short
 from pipeline.accounting.label import RELATION as LABEL_RELATION
-from pipeline.accounting.noise import noise_statement, sentence, standing
 from pipeline.accounting.statement import relation_of_kind
 from pipeline.experiment.experiment import Experiment
-from pipeline.trials.kinds import GUARANTEED, KINDS
+from pipeline.trials.kinds import GUARANTEED, KINDS, noise_statement, sentence, standing
 from pipeline.trials.naming import counted
 
 NONE = "No guarantee: these trials log no ε of any kind ({count}). The assumptions below say why."

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -27,16 +27,11 @@ import numpy as np
 
 from pipeline.accounting.certified import event_of, with_noise
 from pipeline.accounting.curves import ORDERS, improved_conversion
-from pipeline.accounting.epsilon import Epsilon
+from pipeline.accounting.epsilon import Budget, Epsilon
 from pipeline.accounting.evaluations import evaluation_noise, is_noisy
 from pipeline.accounting.finite_precision import accounted_delta, within_delta
-from pipeline.accounting.noise import noise_statement, sentence
-from pipeline.experiment.experiment import Experiment
-from pipeline.experiment.plan import Plan
-from pipeline.experiment.sections import Budget
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.kinds import is_certified
-from pipeline.trials.naming import counted
 from pipeline.trials.records import Release
 
 
@@ -98,16 +93,13 @@ def require_unchanged(budget: Budget | None, initial_state: Sequence[float] | No
                           "experiment under another name, whose budget does not count what this sweep released")
 
 
-def make_filter(plan: Plan, order: int | None = None) -> Filter:
-    """Return the Renyi filter of a plan with a budget; refuse a budget that not even the cheapest trial fits.
+def make_filter(budget: Budget, corners: Sequence[TrialConfig], planned: int, order: int | None = None) -> Filter:
+    """Return the Renyi filter of at most `planned` trials; refuse a budget that not even the cheapest trial fits.
 
-    `order` is that of a sweep that has begun. Without it, it is the order at which a corner of the search space spends
-    the smallest share of the budget, on average. The corners, `plan.possible`, stand for all trials.
+    The corners of the search space stand for all trials. `order` is that of a sweep that has begun. Without it, it is
+    the order at which a corner spends the smallest share of the budget, on average.
     """
-    budget, corners = plan.budget, plan.possible
-    if budget is None:
-        raise ConfigError("budget: must be that of a search, which a filter is made for, got a plan without")
-    if not all(within_delta(trial, budget.epsilon, plan.planned) for trial in corners):
+    if not all(within_delta(trial, budget.epsilon, planned) for trial in corners):
         raise ConfigError("budget.epsilon: must be at most some 130 with noise 'secure', above which the sampler "
                           f"of the noise takes more than its share of delta, got {budget.epsilon:g}")
     delta = min(accounted_delta(trial) for trial in corners)
@@ -165,77 +157,3 @@ def epochs_released(released: Iterable[Release]) -> Iterator[tuple[TrialConfig, 
             by_name.pop("", None)
         first, *_ = by_name.values()
         yield first.trial, sum(release.epochs for release in by_name.values())
-
-
-def scope(name: str, plan: Plan,
-          # data set, relation -> {name: (epsilon, delta)} of the store's certified sweeps
-          certified: Callable[[str, str], Mapping[str, tuple[float, float]]]) -> list[str]:
-    """Return sentences on what the sweep's budget does not cover: other names, copied stores, other sweeps."""
-    budget = plan.budget
-    if not budget:
-        return []
-    first = plan.possible[0]  # all trials of the search have its data set and relation
-    dataset, relation = first.dataset, first.parts.sampler.relation
-    lines = [f"The budget belongs to the name '{name}' in this tracking store: another name, a copy of the "
-             "store, a tag that was edited or an MLflow experiment that was renamed begins anew, and the records pay "
-             "again."]
-    others = {other: cost for other, cost in certified(dataset, relation).items() if other != name}
-    if others:
-        epsilons = [budget.epsilon, *(epsilon for epsilon, _ in others.values())]
-        deltas = [budget.delta, *(delta for _, delta in others.values())]
-        lines.append(
-            f"With the certified trials of {counted(len(others), 'other sweep')} on {dataset} in this store "
-            f"({', '.join(sorted(others))}; relation {relation}) that is epsilon "
-            f"{' + '.join(f'{epsilon:.4g}' for epsilon in epsilons)} = {sum(epsilons):.4g} at delta {sum(deltas):.3g}, "
-            "which no budget bounds.")
-    return lines
-
-
-def budget_lines(experiment: Experiment) -> Iterator[str]:
-    """Yield lines on a search's budget, if any: its filter, and how many of the cheapest and dearest trials fit."""
-    plan = experiment.plan
-    if not plan.budget:
-        return
-    privacy_filter = make_filter(plan)
-    budget = privacy_filter.budget
-    # Renyi divergence of each trial's whole run
-    costs = {trial: privacy_filter.spent([Release(trial, trial.epochs)]) for trial in plan.possible}
-    dearest = max(costs, key=costs.__getitem__)
-    min_cost, max_cost = min(costs.values()), costs[dearest]
-    conversion = privacy_filter.epsilon(1.0) - 1.0  # of one order, epsilon is the divergence plus this constant
-    max_divergence = budget.epsilon - conversion
-    n_cheapest, n_dearest = int(max_divergence / min_cost), int(max_divergence / max_cost)
-    yield (f"budget: epsilon {budget.epsilon:g} at delta {budget.delta:g} for all that the sweep "
-           f"releases, by a Renyi filter of order {privacy_filter.order}")
-    yield (f"  the cheapest trial alone is epsilon {privacy_filter.epsilon(min_cost):.4g}, the dearest "
-           f"{privacy_filter.epsilon(max_cost):.4g}; {n_dearest} of the dearest fit, or {n_cheapest} of the cheapest")
-    yield (f"  {conversion:.4g} of that is paid once by the whole sweep, however many trials there are; the cheapest "
-           f"adds {min_cost:.4g}, the dearest {max_cost:.4g}")
-    if dearest.target_epsilon:
-        yield (f"  target_epsilon {dearest.target_epsilon:g} is the cost by a trial's own accountant; the filter "
-               "covers all trials together and adds up Renyi divergences of one order in its place")
-        fitting_target = 0.0
-        if n_dearest < plan.planned:
-            fitting_target = _target_that_fits(dearest, privacy_filter, plan.planned)
-        if fitting_target:
-            yield f"  for {counted(plan.planned, 'trial')} to fit, ask for target_epsilon <= {fitting_target:.2g}"
-    yield f"  {sentence(noise_statement(trial.noise for trial in plan.possible))}"
-
-
-def _target_that_fits(trial: TrialConfig, privacy_filter: Filter, n_trials: int) -> float:
-    """Return about the largest target_epsilon at which `n_trials` trials fit into the budget; 0 for less than 1/64."""
-    def fits(target: float) -> bool:
-        cost = privacy_filter.spent([Release(TrialConfig(trial.given, target_epsilon=target), trial.epochs)])
-        return privacy_filter.epsilon(n_trials * cost) <= privacy_filter.budget.epsilon
-
-    low, high = trial.target_epsilon / 64, trial.target_epsilon
-    if not fits(low):
-        return 0.0
-    while high / low > 1.01:  # finer than the two significant digits
-        middle = math.sqrt(low * high)
-        if fits(middle):
-            low = middle
-        else:
-            high = middle
-    second_digit = 10 ** (math.floor(math.log10(low)) - 1)  # place value of the second digit
-    return math.floor(low / second_digit) * second_digit

@@ -7,7 +7,6 @@ if noise is scaled to a smaller norm than the largest contribution.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from functools import lru_cache
 
 from pipeline.accounting.curves import gdp_eps
@@ -15,11 +14,10 @@ from pipeline.accounting.epsilon import Epsilon
 from pipeline.accounting.event import CONVERSIONS, PrivacyEvent, sensitivity
 from pipeline.accounting.finite_precision import accounted_delta, with_sampler_error
 from pipeline.accounting.label import with_sigma
-from pipeline.trials.config import ConfigError, TrialConfig
+from pipeline.trials.config import TrialConfig
 from pipeline.trials.mechanism import MIN_NOISE_OVER_C
 from pipeline.trials.part import names_with
 
-WORTH_SAYING = 0.9  # share of the noise, from which on a saving is not worth a line
 IN_THE_BATCH = "none (the record is in the batch)"  # sampler of one step, for an attacker who knows that
 
 
@@ -65,25 +63,6 @@ def calibrated_noise(config: TrialConfig) -> dict[str, float]:
     noise_settings = {"target_epsilon": "noise_multiplier", "target_label_epsilon": "sigma"}
     return {name: float(getattr(with_noise(config), name)) for target, name in noise_settings.items()
             if config.canonical().get(target)}
-
-
-def without_amplification(trials: Iterable[TrialConfig]) -> list[str]:
-    """Return a line on the noise that sampling would save the first trial with a target but shuffled batches.
-
-    Noise under replace-one is twice that under add/remove; only what is saved beyond that is named.
-    """
-    trial = next((trial for trial in trials if trial.target_epsilon and trial.parts.mechanism.certified
-                  and not trial.parts.sampler.amplified), None)
-    if trial is None:
-        return []
-    try:
-        sampled = calibrated_noise(TrialConfig(trial.given, sampler="poisson"))
-    except ConfigError:  # some settings allow no Poisson batches
-        return []
-    return [f"sampler: {trial.sampler} batches amplify nothing: for epsilon {trial.target_epsilon:g}, {name} is "
-            f"{noise:.4g}; with `sampler: poisson` (batches of random size; add/remove, which alone halves it) it is "
-            f"{sampled[name]:.4g}" for name, noise in calibrated_noise(trial).items()
-            if 2 * sampled[name] < WORTH_SAYING * noise]
 
 
 def calibrated(config: TrialConfig) -> dict[str, str]:

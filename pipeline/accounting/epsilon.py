@@ -1,10 +1,11 @@
-"""The only type for a privacy loss: it keeps the number together with its meaning."""
+"""The only types for a privacy loss and for a bound on it: they keep the number together with its meaning."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 
+from pipeline.trials.fields import is_number, refuse
 from pipeline.trials.kinds import KINDS
 
 
@@ -52,3 +53,21 @@ class Epsilon:
         kind = f"{self.kind} {self.variant}" if self.variant else self.kind
         return (f"epsilon = {self.value:.4g} ({kind}; delta = {self.delta:g}, relation {self.relation}, "
                 f"sampler {self.sampler}, {self.conversion} conversion)")
+
+
+@dataclass(frozen=True)
+class Budget:
+    """(epsilon, delta) of all trials of a search together, however each trial was chosen."""
+
+    epsilon: float
+    delta: float
+
+    def __post_init__(self) -> None:
+        for name, high, limit in (("epsilon", math.inf, "finite"), ("delta", 1, "< 1")):
+            value = getattr(self, name)
+            refuse(not is_number(value) or not 0 < value < high, f"budget.{name}",
+                   f"must be a number > 0 and {limit}", repr(value))
+            object.__setattr__(self, name, float(value))
+
+    def __str__(self) -> str:
+        return f"epsilon {self.epsilon:g} at delta {self.delta:g}"

@@ -19,13 +19,9 @@ from scipy import optimize
 from pipeline.accounting.certified import certified_epsilons, event_of, with_noise
 from pipeline.accounting.curves import gdp_delta, gdp_eps
 from pipeline.accounting.epsilon import Epsilon
-from pipeline.accounting.event import UnsupportedAccounting
 from pipeline.accounting.finite_precision import accounted_delta, with_sampler_error, within_delta
 from pipeline.accounting.label import label_epsilons
 from pipeline.accounting.selected import common, selected_by_composition, selected_by_random_stopping
-from pipeline.experiment.past import Past
-from pipeline.experiment.plan import Plan
-from pipeline.experiment.stopping import Selection
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.kinds import certified_trials
 
@@ -88,11 +84,11 @@ def cover(trial: TrialConfig, epsilons: Sequence[Epsilon], epochs_done: int) -> 
             for epsilon in epsilons]
 
 
-def selected_epsilon(trials: Sequence[TrialConfig], selection: Selection) -> Epsilon:
-    """Return epsilon of publishing the best certified trial of `trials`, by the selection's rule.
+def selected_epsilon(trials: Sequence[TrialConfig], distribution: tuple[float, float] | None = None) -> Epsilon:
+    """Return epsilon of publishing the best certified trial of `trials`: all trials of a fixed grid, seeds included.
 
-    For a fixed grid these are all trials, seeds included; for random stopping the candidates, not the drawn trials.
-    Those without such an epsilon are left out; the others must have one data set and one delta.
+    For random stopping they are the candidates, not the drawn trials, and `distribution` is (mean, shape) of their
+    number. Trials without a certified epsilon are left out; the others must have one data set and one delta.
     """
     trials = certified_trials(trials)
     if not trials:
@@ -105,8 +101,8 @@ def selected_epsilon(trials: Sequence[TrialConfig], selection: Selection) -> Eps
         scores = [math.sqrt(trial.epochs) / evaluation_noise(trial) if is_noisy(trial) else 0.0 for trial in trials]
     delta = min(accounted_delta(trial) for trial in trials)
     runs: float = len(trials)  # of which the noise sampler's errors add up
-    if selection.is_random:
-        mean, shape = selection.distribution
+    if distribution:
+        mean, shape = distribution
         runs *= max(mean, 1)
         epsilon = selected_by_random_stopping(events, delta, mean, shape, scores)
     else:
@@ -116,45 +112,6 @@ def selected_epsilon(trials: Sequence[TrialConfig], selection: Selection) -> Eps
     sampler_fits = all(within_delta(trial, epsilon.value, runs) for trial in trials)
     return dataclasses.replace(epsilon, delta=trials[0].delta,  # all trials have one
                                value=epsilon.value if sampler_fits else math.inf)
-
-
-def epsilon_of_choice(plan: Plan, past: Past, compared: Sequence[TrialConfig]  # those of the past included
-                      ) -> Epsilon:
-    """Return the epsilon that covers the choice of the best trial, by composition or for random stopping.
-
-    `UnsupportedAccounting` says why no rule applies: an adaptive search needs noisy scores and trials of equal cost, as
-    composition requires costs that do not depend on results.
-    """
-    check_choice(plan, past, compared)
-    return selected_epsilon(compared, plan.selection)
-
-
-def check_choice(plan: Plan, past: Past, compared: Sequence[TrialConfig]) -> None:
-    """Refuse (`UnsupportedAccounting`) trials, those of the past included, among which no rule covers a choice."""
-    if past.no_price:
-        raise UnsupportedAccounting(past.no_price)
-    if plan.by_scores or past.by_scores:
-        if not scores_are_covered(compared):
-            raise UnsupportedAccounting("private_metrics: must be 'noisy' where trials are asked for by validation "
-                                        "accuracy, or training goes by scores that nothing covers")
-        costs = {event_of(with_noise(trial), trial.epochs) for trial in certified_trials(compared)}
-        if len(costs) > 1:
-            raise UnsupportedAccounting("search: trials whose costs differ were asked for by scores, so that costs "
-                                        "depend on results, which a budget covers and composition does not")
-
-
-def choice_findings(epsilon: Epsilon | None, reason: str, noise: str) -> tuple[dict[str, float], dict[str, str]]:
-    """Return the metric and the tags that a sweep's parent run has of the epsilon of its choice.
-
-    Reports write them, and sweeps that add trials after a report. There is a metric only of a finite epsilon; `reason`
-    says why there is no epsilon, and `noise` is the `choice_statement`.
-    """
-    if epsilon is None:
-        return {}, {"privacy.notes": f"no epsilon covers the choice of the best trial: {reason}"}
-    notes = f"{epsilon.note}. {noise}" if epsilon.is_finite else "infinite: no guarantee"
-    return ({epsilon.metric_name: epsilon.value} if epsilon.is_finite else {},
-            {"privacy.relation": epsilon.relation, "privacy.sampler": epsilon.sampler,
-             "privacy.delta": f"{epsilon.delta:g}", "privacy.notes": notes})
 
 
 def scores_are_covered(trials: Sequence[TrialConfig]) -> bool:

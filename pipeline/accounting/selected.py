@@ -17,7 +17,7 @@ from dp_accounting.rdp.rdp_privacy_accountant import compute_delta
 from pipeline.accounting.curves import improved_conversion
 from pipeline.accounting.epsilon import Epsilon, check_delta
 from pipeline.accounting.event import NEIGHBOURS, PrivacyEvent, UnsupportedAccounting, composed_epsilon
-from pipeline.experiment.stopping import GEOMETRIC, LOGARITHMIC, POISSON, gamma_of
+from pipeline.accounting.repetitions import GEOMETRIC, LOGARITHMIC, POISSON, gamma_of
 from pipeline.trials.naming import counted
 
 logging.getLogger("absl").setLevel(logging.ERROR)  # dp_accounting warns about every order that it skips
@@ -57,7 +57,7 @@ def selected_by_random_stopping(events: Sequence[PrivacyEvent], delta: float, me
                                 shape: float = GEOMETRIC, scores: Sequence[float] = ()) -> Epsilon:
     """Return epsilon of publishing only the best of K trials, each drawn at random from the candidates.
 
-    K is drawn before any result is seen, from the distribution with this shape and mean (see `experiment.stopping`).
+    K is drawn before any result is seen, from the distribution with this shape and mean (see `repetitions`).
     There is one event per candidate. `scores` has mu (Gaussian DP) of all noisy validation scores of each, in this
     order; it is empty if the guarantee does not cover scores.
     """

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 
 from pipeline.accounting.audited import guesses, one_run
-from pipeline.accounting.certified import certified_epsilons, event_of, with_noise
+from pipeline.accounting.certified import certified_epsilons, with_noise
 from pipeline.accounting.claimed import RELATION, abridged, claimed_epsilons, claimed_notes
 from pipeline.accounting.column import column_epsilons
 from pipeline.accounting.epsilon import Epsilon
-from pipeline.accounting.evaluations import check_choice, cover, is_noisy, selected_epsilon
-from pipeline.accounting.event import PrivacyEvent, UnsupportedAccounting
+from pipeline.accounting.evaluations import cover, is_noisy
 from pipeline.accounting.finite_precision import DELTA_SHARE, optical_enlargement
 from pipeline.accounting.label import RELATION as LABEL_RELATION
 from pipeline.accounting.label import label_epsilons
-from pipeline.accounting.noise import choice_statement
-from pipeline.experiment.experiment import Experiment
-from pipeline.experiment.stopping import Selection
 from pipeline.trials.config import TrialConfig
-from pipeline.trials.kinds import GUARANTEED, KINDS, certified_trials
+from pipeline.trials.kinds import GUARANTEED, KINDS
 from pipeline.trials.naming import counted, to_ascii
 from pipeline.trials.sampler import relation_of
 
@@ -128,51 +124,6 @@ def describe(config: TrialConfig) -> str:
                               f"**{kind}**: infinite, by every formula.")
     paragraphs.append("The tag `privacy.notes` says what this rests on.")
     return to_ascii("\n\n".join(filter(None, paragraphs)))
-
-
-def price_lines(experiment: Experiment) -> Iterator[str]:
-    """Yield lines on the cost of publishing an experiment's best trial, if it has a choice, or all that were drawn."""
-    past = experiment.past
-    guaranteed = certified_trials([*experiment.trials, *past.trials])
-    if not experiment.plan.publishes_all:
-        drawn = counted(len(guaranteed), "drawn trial")
-        yield f"the best of the {drawn}, if nothing else is published"
-        yield from _selection_lines(experiment.possible, experiment, experiment.plan.selection)
-        yield f"all {drawn} published"
-        yield from _selection_lines(guaranteed, experiment, Selection())
-    elif (len(guaranteed) >= 2 or (guaranteed and past.no_price)) and not experiment.plan.asks:
-        yield f"the best of {counted(len(guaranteed), 'certified trial')}"
-        yield from _selection_lines(guaranteed, experiment, Selection())
-    yield from past.lines(experiment.trials)
-
-
-def _selection_lines(trials: Sequence[TrialConfig], experiment: Experiment, selection: Selection) -> Iterator[str]:
-    """Yield indented lines: epsilon of publishing from `trials` by this selection, and notes, or why there is none."""
-    try:
-        check_choice(experiment.plan, experiment.past, trials)
-        epsilon = selected_epsilon(trials, selection)
-    except UnsupportedAccounting as error:
-        yield f"  no epsilon covers the choice: {error}"
-        return
-    yield from (f"  {line}" for line in (epsilon, epsilon.note, choice_statement(trials, selection)))
-
-
-def bound_lines(trials: Sequence[TrialConfig]) -> Iterator[str]:
-    """Yield the epsilons of certified trials, if a record can contribute more than the norm that scales the noise."""
-    groups: dict[tuple[PrivacyEvent, float, str, str], list[TrialConfig]] = {}  # those of a group share their epsilons
-    for trial in certified_trials(trials):
-        calibrated = with_noise(trial)
-        ratio = f"{trial.parts.mechanism.sensitivity_ratio(trial):.4g}"
-        key = event_of(calibrated, trial.epochs), trial.delta, trial.noise, ratio
-        groups.setdefault(key, []).append(calibrated)
-    if all(ratio == "1" for *_, ratio in groups):
-        return
-    yield "epsilon is of the most that a record contributes, not of the norm that noise is measured by:"
-    for (*_, ratio), (first, *others) in groups.items():
-        values = ", ".join(f"{epsilon.value:.4g} ({epsilon.variant})"
-                           for epsilon in certified_epsilons(first, first.epochs))
-        yield (f"  {counted(1 + len(others), 'trial')} with noise_multiplier {first.noise_multiplier:.4g}, {ratio} "
-               f"times the norm: {values}")
 
 
 def _protection(trial: TrialConfig, epsilons: list[Epsilon]) -> str:

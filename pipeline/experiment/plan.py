@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Self
 
-from pipeline.experiment.sections import Budget
+from pipeline.accounting.epsilon import Budget
 from pipeline.experiment.stopping import Selection
 from pipeline.experiment.yaml_text import Place
 from pipeline.trials.config import TrialConfig

@@ -28,9 +28,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from pipeline.accounting.epsilon import Budget
 from pipeline.experiment.grid import Combination, check_number, compose, read_as, read_mapping, read_settings
 from pipeline.experiment.plan import Grid, Plan, RandomStopping
-from pipeline.experiment.sections import Budget
 from pipeline.experiment.stopping import check_alike, draw, read_selection
 from pipeline.experiment.yaml_text import Place, is_number, placed
 from pipeline.trials.config import ConfigError, TrialConfig, settings

@@ -2,34 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from pipeline.experiment.yaml_text import is_number
 from pipeline.trials.config import ConfigError
 from pipeline.trials.feedback import LABELS
 from pipeline.trials.fields import check_whole, is_whole, refuse
 from pipeline.trials.naming import counted
 from pipeline.trials.part import SETTINGS
-
-
-@dataclass(frozen=True)
-class Budget:
-    """(epsilon, delta) of all trials of a search together, however each trial was chosen."""
-
-    epsilon: float
-    delta: float
-
-    def __post_init__(self) -> None:
-        for name, high, limit in (("epsilon", math.inf, "finite"), ("delta", 1, "< 1")):
-            value = getattr(self, name)
-            refuse(not is_number(value) or not 0 < value < high, f"budget.{name}",
-                   f"must be a number > 0 and {limit}", repr(value))
-            object.__setattr__(self, name, float(value))
-
-    def __str__(self) -> str:
-        return f"epsilon {self.epsilon:g} at delta {self.delta:g}"
 
 
 @dataclass(frozen=True)

@@ -1,15 +1,8 @@
 """Random stopping: the number of trials and the trials are drawn before anything is trained.
 
 Publishing the best trial of a sweep costs less if the number of trials is unknown to everybody (Papernot & Steinke
-2022, "Hyperparameter tuning with Renyi differential privacy"). K is drawn from a distribution D(eta, gamma), and K
-candidates uniformly with replacement. `pipeline.accounting.selected` has the cost of the best one. With shape eta >= 0
-and gamma in (0, 1], for k = 1, 2, ... (their Definition 1):
-
-    P[K = k] = (1 - gamma)^k/(gamma^-eta - 1) prod_{l < k} (l + eta)/(l + 1)       truncated negative binomial
-             = (1 - gamma)^k/(k log(1/gamma)) at eta = 0, logarithmic;  gamma (1 - gamma)^(k - 1) at eta = 1, geometric
-    E[K]     = eta (1/gamma - 1)/(1 - gamma^eta);  (1/gamma - 1)/log(1/gamma) at eta = 0
-
-eta = infinity means the Poisson distribution, which may draw K = 0.
+2022, "Hyperparameter tuning with Renyi differential privacy"). K is drawn from the distribution of
+`accounting.repetitions`, and K candidates uniformly with replacement; `accounting.selected` has the cost of the best.
 """
 
 from __future__ import annotations
@@ -17,8 +10,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from pipeline.accounting.repetitions import GEOMETRIC, LOGARITHMIC, draw_number
 from pipeline.experiment.grid import check_number, entries, read_as
 from pipeline.experiment.yaml_text import is_number, placed
 from pipeline.trials.config import ConfigError, TrialConfig
@@ -26,11 +20,7 @@ from pipeline.trials.fields import check_whole, refuse
 from pipeline.trials.kinds import is_certified
 from pipeline.trials.unused import Written
 
-if TYPE_CHECKING:
-    import numpy as np
-
 RULES = ("composition", "random_stopping")
-LOGARITHMIC, GEOMETRIC, POISSON = 0.0, 1.0, math.inf
 LEAST_SHAPE = 0.01  # below it nearly every negative binomial draw is 0 and rejected
 
 
@@ -134,37 +124,3 @@ def draw(candidates: Sequence[TrialConfig], selection: Selection) -> tuple[Trial
     # not 0 to K - 1: the best trial is published with its seed, which must not reveal K
     seeds = generator.choice(2**31, size=k, replace=False)
     return tuple(TrialConfig(candidates[i].given, seed=int(seed)) for i, seed in zip(picks, seeds, strict=True))
-
-
-def draw_number(generator: np.random.Generator, mean: float, shape: float) -> int:
-    """Return a draw of K, the number of trials, from the distribution with this mean and shape; 0 only if Poisson."""
-    if shape == POISSON:
-        return int(generator.poisson(mean))
-    gamma = gamma_of(mean, shape)
-    if gamma == 1:
-        return 1
-    if shape == LOGARITHMIC:
-        return int(generator.logseries(1 - gamma))
-    k = 0
-    while not k:  # rejecting 0 truncates the distribution
-        k = int(generator.negative_binomial(shape, gamma))
-    return k
-
-
-def gamma_of(mean: float, shape: float) -> float:
-    """Return the gamma in (0, 1] at which E[K] of the module's docstring is `mean` >= 1, for a finite shape eta."""
-    if shape == GEOMETRIC or mean == 1:
-        return 1 / mean
-    from scipy import optimize  # imported here: it takes half a second
-
-    def log_ratio(log_gamma: float) -> float:
-        """Return log(E[K]/mean), which decreases with log gamma, to log(1/mean) at 0."""
-        truncation = -math.expm1(shape * log_gamma) / shape if shape else -log_gamma
-        return math.log(math.expm1(-log_gamma) / truncation / mean)
-
-    low, high = -1.0, -1e-12  # of log gamma; the root lies between them
-    if log_ratio(high) >= 0:
-        return 1.0
-    while log_ratio(low) < 0:
-        low *= 2
-    return math.exp(optimize.brentq(log_ratio, low, high, xtol=1e-14))

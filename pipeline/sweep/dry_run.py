@@ -12,14 +12,13 @@ from pathlib import Path
 
 import torch
 
-from pipeline.accounting.budget import budget_lines, make_filter
-from pipeline.accounting.certified import without_amplification
-from pipeline.accounting.overview import aligned
-from pipeline.accounting.statement import bound_lines, price_lines
+from pipeline.accounting.budget import make_filter
 from pipeline.experiment.experiment import Experiment, with_trials
+from pipeline.experiment.prices import bound_lines, budget_lines, price_lines, without_amplification
 from pipeline.experiment.search import Search, nothing_fits
 from pipeline.sweep.checks import bundle, check_machine, check_trials, local_offer, slots
 from pipeline.sweep.estimate import Estimate, estimate
+from pipeline.terminal import aligned
 from pipeline.tracking.artifacts import TrackedRun, done_of, reused_text
 from pipeline.trials.config import TrialConfig, settings
 from pipeline.trials.fields import plain
@@ -118,7 +117,7 @@ def _with_drawn_trials(experiment: Experiment) -> Experiment:
 
     search = dataclasses.replace(experiment.plan, algorithm="random")
     searcher = make_searcher(search)
-    filter = make_filter(search) if search.budget else None
+    filter = make_filter(search.budget, search.possible, search.planned) if search.budget else None
     trials: list[TrialConfig] = []
     for _ in range(search.most):
         trial = search.trial(searcher.ask())

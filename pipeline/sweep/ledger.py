@@ -76,7 +76,7 @@ def filter_of(plan: Plan, store: Reader) -> Filter | None:
             raise ConfigError(f"{name}: must be that of all trials under a budget, got {getattr(trial, name)} of "
                               f"trial {trial.trial_key}, which the sweep has; give the experiment another name")
     order = int(stored_budget[2]) if stored_budget else None  # Renyi order, fixed when the sweep began
-    filter = make_filter(plan, order)
+    filter = make_filter(plan.budget, plan.possible, plan.planned, order)
     if not filter.admits(released):
         spent = filter.epsilon(filter.spent(released))
         raise ConfigError(f"budget: of {plan.budget}, {spent:.4g} was spent, so that nothing covers the sweep "

@@ -13,14 +13,13 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from pipeline.accounting import account
-from pipeline.accounting.evaluations import choice_findings, epsilon_of_choice
+from pipeline.accounting.epsilon import Budget
 from pipeline.accounting.event import UnsupportedAccounting
-from pipeline.accounting.noise import choice_statement
 from pipeline.experiment.experiment import Experiment
 from pipeline.experiment.factors import differing
 from pipeline.experiment.past import Past
 from pipeline.experiment.plan import Plan
-from pipeline.experiment.sections import Budget
+from pipeline.experiment.prices import choice_findings, choice_statement, epsilon_of_choice
 from pipeline.tracking.artifacts import STATUSES, TrackedRun
 from pipeline.tracking.backend import MAX_TAG_LENGTH
 from pipeline.tracking.store import Store
@@ -72,7 +71,7 @@ def _selected(plan: Plan, past: Past) -> tuple[dict[str, float], dict[str, str]]
     """Return the selected epsilon, which a report logged before these trials were added, as metric and tags."""
     compared = [*plan.trials, *past.trials]
     try:
-        epsilon = epsilon_of_choice(plan, past, compared)
+        epsilon = epsilon_of_choice(plan, past, compared, plan.selection)
     except UnsupportedAccounting as error:
         return choice_findings(None, str(error), "")
     return choice_findings(epsilon, "", choice_statement(compared, plan.selection))

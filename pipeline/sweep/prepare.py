@@ -7,10 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pipeline.accounting.budget import scope
-from pipeline.accounting.certified import without_amplification
 from pipeline.experiment.experiment import Experiment
 from pipeline.experiment.past import NO_PAST
+from pipeline.experiment.prices import scope, without_amplification
 from pipeline.sweep.checks import changed_networks, check_trials
 from pipeline.sweep.clock import Clock
 from pipeline.sweep.ledger import elsewhere

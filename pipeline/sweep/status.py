@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline.accounting.noise import standing
 from pipeline.experiment.experiment import Experiment
 from pipeline.experiment.search import nothing_fits
 from pipeline.sweep.checkpoints import Checkpoints
@@ -23,6 +22,7 @@ from pipeline.tracking.artifacts import DONE, ENDED, STATUSES, TrackedRun, reuse
 from pipeline.tracking.backend import OtherFormat
 from pipeline.tracking.reader import Reader
 from pipeline.trials.config import ConfigError
+from pipeline.trials.kinds import standing
 from pipeline.trials.naming import counted, duration, run_name
 
 BEAT_SECONDS = SECONDS["heartbeat"]

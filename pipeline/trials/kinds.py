@@ -1,4 +1,4 @@
-"""The kinds of epsilon: what each of them guarantees, and how it is used."""
+"""The kinds of epsilon: what each of them guarantees, and that noise from a recorded seed only simulates it."""
 
 from __future__ import annotations
 
@@ -43,6 +43,8 @@ KINDS = {
     "imported": Kind(False, "Said by its source; nothing was trained or accounted for here."),
 }
 GUARANTEED = ("certified", "label")  # of a single trial, the stronger one first
+RECORDED = "simulate the guarantee, and a release needs secret noise"
+SECRET = "came from the operating system, and nothing of them was recorded"
 
 
 def is_certified(trial: TrialConfig) -> bool:
@@ -53,3 +55,31 @@ def is_certified(trial: TrialConfig) -> bool:
 def certified_trials(trials: Iterable[TrialConfig]) -> list[TrialConfig]:
     """Return the trials that have a finite certified epsilon."""
     return [trial for trial in trials if is_certified(trial)]
+
+
+def noise_statement(sources: Iterable[str]) -> str:
+    """Return a clause on what follows from the noise sources (`research` or `secure`) of trials; empty for no trial."""
+    sources = list(sources)
+    n_secret = sources.count("secure")
+    n_recorded = len(sources) - n_secret
+    if not sources:
+        return ""
+    if not n_secret:
+        return f"the noise comes from a recorded seed, so these trials {RECORDED}"
+    if not n_recorded:
+        return f"noise and batches {SECRET}"
+    return (f"the noise of {n_recorded} of {len(sources)} trials comes from a recorded seed, so these {RECORDED}; "
+            f"noise and batches of the other {n_secret} {SECRET}")
+
+
+def standing(sources: Iterable[str]) -> str:
+    """Return `certified` if no source of noise is a recorded seed, `simulated` if all are, else `partly simulated`."""
+    are_secret = {source == "secure" for source in sources}
+    if False not in are_secret:
+        return "certified"
+    return "partly simulated" if True in are_secret else "simulated"
+
+
+def sentence(clause: str) -> str:
+    """Return a clause with a capital letter and a full stop; an empty clause stays empty."""
+    return f"{clause[0].upper()}{clause[1:]}." if clause else ""

@@ -10,10 +10,11 @@ from mlp import Mlp
 from pipeline import ConfigError, TrialConfig, load_experiment, train
 from pipeline import account as of_keywords
 from pipeline.accounting import account, privacy_tags
-from pipeline.accounting.certified import certified_epsilons, event_of, with_noise, without_amplification
+from pipeline.accounting.certified import certified_epsilons, event_of, with_noise
 from pipeline.auditing.release import audit_release
 from pipeline.auditing.row_space import row_space_audit
 from pipeline.experiment.experiment import parse_experiment
+from pipeline.experiment.prices import without_amplification
 from pipeline.learning.mechanisms import make_mechanism
 from pipeline.learning.training import Training
 from pipeline.trials.packs import Pack

@@ -14,7 +14,7 @@ from pipeline.accounting.certified import certified_epsilons
 from pipeline.accounting.curves import gdp_eps
 from pipeline.accounting.evaluations import check_evaluations, evaluation_noise, selected_epsilon
 from pipeline.accounting.finite_precision import STEPS_PER_SIGMA, accounted_delta, count_enlargement
-from pipeline.experiment.stopping import Selection
+from pipeline.accounting.repetitions import GEOMETRIC
 from pipeline.learning.alignment import cosines
 from pipeline.learning.run import prepare
 from pipeline.tracking.store import Store
@@ -165,23 +165,19 @@ def test_alignment_of_the_feedback_is_a_function_of_test_records_unless_metrics_
 
 # --- the choice of the best
 
-def choice_of(trials, **rule):
-    return selected_epsilon(trials, Selection(**rule))
-
-
 def test_noisy_scores_are_part_of_what_a_choice_costs():
     grid = [dataclasses.replace(SECURE, learning_rate=rate) for rate in (0.1, 0.2, 0.3)]
     unscored = [dataclasses.replace(trial, private_metrics="withheld") for trial in grid]
-    one_split = choice_of(grid)
+    one_split = selected_epsilon(grid)
     mu = math.sqrt(3 * SECURE.epochs) / evaluation_noise(SECURE)
-    assert one_split.value == max(choice_of(unscored).value, gdp_eps(mu, accounted_delta(SECURE)))
+    assert one_split.value == max(selected_epsilon(unscored).value, gdp_eps(mu, accounted_delta(SECURE)))
     assert "noisy validation scores of all trials are covered" in one_split.note and one_split.delta == SECURE.delta
-    splits = choice_of([dataclasses.replace(trial, seed=k) for k, trial in enumerate(grid)])
+    splits = selected_epsilon([dataclasses.replace(trial, seed=k) for k, trial in enumerate(grid)])
     assert 1.2 * one_split.value < splits.value < 2 * one_split.value, "a record pays for training and for scores"
-    drawn, without = (choice_of(trials, rule="random_stopping", mean=3, seed=1) for trials in (grid, unscored))
+    drawn, without = (selected_epsilon(trials, (3, GEOMETRIC)) for trials in (grid, unscored))
     assert without.value <= drawn.value < 1.2 * without.value
     research = [dataclasses.replace(trial, noise="research") for trial in grid]
-    assert "scores must come from public data" in choice_of(research).note
+    assert "scores must come from public data" in selected_epsilon(research).note
 
 
 @pytest.mark.parametrize("scale", [1, 30])
@@ -195,13 +191,13 @@ def test_trial_on_all_records_composes_with_pilots_and_their_scores(scale):
     all_records = math.sqrt(SECURE.epochs) / 12.5
     delta = min(accounted_delta(trial) for trial in (pilot, last))
     mus = [math.hypot(trained, trained, all_records), math.hypot(scored, scored, all_records)]
-    price = choice_of([*pilots, last])
+    price = selected_epsilon([*pilots, last])
     assert price.value == pytest.approx(max(gdp_eps(mu, delta) for mu in mus))
     assert "noisy validation scores of all trials are covered" in price.note
-    splits = choice_of([dataclasses.replace(trial, seed=k) for k, trial in enumerate(pilots)] + [last])
+    splits = selected_epsilon([dataclasses.replace(trial, seed=k) for k, trial in enumerate(pilots)] + [last])
     assert splits.value == pytest.approx(gdp_eps(math.hypot(trained, trained, scored, scored, all_records), delta))
     plain = dataclasses.replace(last, noise="research", validation_fraction=0.1)
-    assert "scores must come from public data" in choice_of([*pilots, plain]).note
+    assert "scores must come from public data" in selected_epsilon([*pilots, plain]).note
 
 
 def test_an_epsilon_that_covers_nothing_is_refused_before_anything_is_trained():

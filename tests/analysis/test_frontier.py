@@ -18,8 +18,8 @@ from analysis.exhibits.frontier import by_epsilon
 from analysis.exhibits.frontier import figure as frontier_figure
 from analysis.exhibits.frontier import points as frontiers
 from analysis.runs import MixedTrials, ReportError, csv_of, frame_of, trials_of
+from pipeline.accounting.epsilon import Budget
 from pipeline.experiment.results import Result
-from pipeline.experiment.sections import Budget
 from pipeline.trials.config import TrialConfig
 
 pytestmark = pytest.mark.usefixtures("only_svg")

@@ -12,9 +12,10 @@ from analysis.report.statements import epsilons, guarantees, state
 from analysis.runs import noise_sources
 from pipeline.accounting.certified import certified_epsilons
 from pipeline.accounting.evaluations import selected_epsilon
-from pipeline.accounting.noise import choice_statement, noise_statement, sentence, standing
+from pipeline.experiment.prices import choice_statement
 from pipeline.experiment.stopping import Selection
 from pipeline.trials.config import TrialConfig
+from pipeline.trials.kinds import noise_statement, sentence, standing
 
 TRIAL = TrialConfig(dataset="digits", mechanism="per_example", noise_multiplier=4.0, batch_size=64)
 LABEL = TrialConfig(dataset="digits", mechanism="photonic", algorithm="pdfa", sigma=0.1)
@@ -135,7 +136,7 @@ def test_trials_without_a_certified_epsilon_are_not_paid_for():
 
 
 def test_the_page_states_the_choice_with_its_own_noise():
-    price, alone = selected_epsilon(GRID, Selection()), certified_epsilons(GRID[0], 1)[0]
+    price, alone = selected_epsilon(GRID), certified_epsilons(GRID[0], 1)[0]
     for sources in SOURCES.values():
         choice = Choice("bp", "key", 0.9, 0.9, alone, price, "", 4, 0, "Its own noise.", standing(sources))
         found = {s.kind: s for s in state(frame(["secure"]), choice)}

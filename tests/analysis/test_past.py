@@ -16,10 +16,11 @@ from analysis.exhibits.selection import choose
 from analysis.report.report import write
 from pipeline.accounting import account
 from pipeline.accounting.evaluations import selected_epsilon
-from pipeline.accounting.statement import price_lines, privacy_tags
+from pipeline.accounting.statement import privacy_tags
 from pipeline.experiment.experiment import Experiment
 from pipeline.experiment.past import Past
 from pipeline.experiment.plan import RandomStopping
+from pipeline.experiment.prices import price_lines
 from pipeline.experiment.sections import Shown
 from pipeline.experiment.stopping import Selection
 from pipeline.sweep.dry_run import as_lines, preview
@@ -65,8 +66,8 @@ def price_in(lines):
 
 
 def test_what_was_looked_at_stays_paid_for_in_report_account_and_mlflow(store, tmp_path):
-    whole = selected_epsilon(WIDE, Selection()).value
-    assert selected_epsilon(NARROW, Selection()).value < 0.8 * whole
+    whole = selected_epsilon(WIDE).value
+    assert selected_epsilon(NARROW).value < 0.8 * whole
     for trials in (WIDE, NARROW, NARROW[:1]):
         report = write(of(trials), store, tmp_path / "out")
         parent = MlflowClient(tracking_uri=store.uri).get_run(store._parent_id).data
@@ -100,7 +101,7 @@ def test_trials_that_are_added_raise_the_price_that_a_report_has_logged(tmp_path
     assert "epsilon/selected/composition" not in logged().metrics, "as nobody has asked for it"
     write(of(NARROW), store, tmp_path / "out")
     run_sweep(of(WIDE), root=tmp_path)
-    whole = selected_epsilon(WIDE, Selection())
+    whole = selected_epsilon(WIDE)
     assert logged().metrics["epsilon/selected/composition"] == pytest.approx(whole.value)
     by_sweep = logged().tags["privacy.notes"]
     assert by_sweep.startswith(f"{whole.note}. The noise comes from a recorded seed")
@@ -127,14 +128,14 @@ def test_deleted_runs_count_too(tmp_path):
     store._client.set_tag(store.runs()[0].run_id, "status", "interrupted")
     found = best(load_runs("edited", store), epsilon=10)
     assert found["compared"] == 2, "one run was deleted, and one has not ended"
-    assert found["selected_epsilon"] == pytest.approx(selected_epsilon(WIDE, Selection()).value)
+    assert found["selected_epsilon"] == pytest.approx(selected_epsilon(WIDE).value)
 
 
 def test_a_point_whose_rivals_left_the_file_was_chosen(store, tmp_path):
     report = write(replace(of(NARROW), report=FRONTIER), store, tmp_path)
     assert NO_CHOICE not in "".join(report.headline.brief)
     (costs,) = set(pd.read_csv(tmp_path / "frontier.csv")["selected_epsilon"])
-    assert costs == pytest.approx(selected_epsilon(WIDE, Selection()).value, abs=1e-4)
+    assert costs == pytest.approx(selected_epsilon(WIDE).value, abs=1e-4)
     runs = load_runs(of(NARROW), store)
     (points,) = frontiers(runs, of(WIDE[2:]))
     assert "selected_epsilon" not in points and NO_CHOICE in "".join(
@@ -143,7 +144,7 @@ def test_a_point_whose_rivals_left_the_file_was_chosen(store, tmp_path):
 
 def test_a_notebook_pays_for_it_too(store):
     found = best(load_runs(of(NARROW), store), epsilon=10)
-    assert found["selected_epsilon"] == pytest.approx(selected_epsilon(WIDE, Selection()).value)
+    assert found["selected_epsilon"] == pytest.approx(selected_epsilon(WIDE).value)
     assert best(load_runs(of(NARROW), store)[:1], epsilon=10)["compared"] == 1
 
 
@@ -217,7 +218,7 @@ def test_secret_noise_counts_every_name_also_of_a_trial_that_is_lost(tmp_path):
     store.fail(once.trial_key, "given up", "lost")
     experiment, runs = with_past(of((twice, once)), store.root), load_runs("edited", tmp_path)
     assert experiment.past.trials == (twice,) and experiment.past.lost == (once,)
-    price = selected_epsilon([twice, twice, once], Selection()).value
+    price = selected_epsilon([twice, twice, once]).value
     assert best(runs, epsilon=100)["selected_epsilon"] == price
     assert choose(experiment, runs[runs["status"] == "finished"]).selected.value == price
     assert list(load_runs(experiment, tmp_path)["trial_key"]) == [twice.trial_key], "a lost trial has no row"

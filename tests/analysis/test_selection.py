@@ -85,7 +85,7 @@ def test_random_stopping_costs_what_its_candidates_do_and_its_report_does_not_te
             found[len(trials), len(candidates)] = texts
             row = pd.read_csv(files[1]).iloc[0]
             assert row["trial_key"] == GRID[2].trial_key and math.isnan(row["certified_trials"])
-            assert row["selected_epsilon"] == pytest.approx(selected_epsilon(candidates, STOPPING).value)
+            assert row["selected_epsilon"] == pytest.approx(selected_epsilon(candidates, STOPPING.distribution).value)
             assert row["selected_epsilon"] > row["epsilon_had_it_been_the_only_one"]
     assert found[3, 1] == found[4, 1] and found[3, 2] == found[4, 2] != found[3, 1]
     assert not any("12345" in text for text in found[4, 2])
@@ -93,7 +93,8 @@ def test_random_stopping_costs_what_its_candidates_do_and_its_report_does_not_te
     assert "A reviewer gets index.html alone" in found[4, 2][-1] and "A reviewer needs" not in found[4, 2][-1]
     assert not any("share noise" in text for text in found[4, 2]), "every drawn trial has a seed of its own"
     approved("selection_of_random_stopping", found[4, 2][1])
-    assert parent(store).metrics["epsilon/selected/random_stopping"] == selected_epsilon((BASE, louder), STOPPING).value
+    price = selected_epsilon((BASE, louder), STOPPING.distribution).value
+    assert parent(store).metrics["epsilon/selected/random_stopping"] == price
 
 
 def test_a_grid_that_nothing_covers_says_so_and_logs_no_number(store, tmp_path):
@@ -107,7 +108,7 @@ def test_a_grid_that_nothing_covers_says_so_and_logs_no_number(store, tmp_path):
 
 
 def test_an_infinite_price_is_no_metric(store, tmp_path, monkeypatch):
-    endless = replace(selected_epsilon(GRID, Selection()), value=math.inf)
+    endless = replace(selected_epsilon(GRID), value=math.inf)
     monkeypatch.setattr(selection, "epsilon_of_choice", lambda *arguments: endless)
     before = dict(parent(store).metrics)
     text = write(experiment(GRID), store, tmp_path).files[2].read_text(encoding="utf-8")
@@ -148,7 +149,7 @@ def test_trial_that_holds_no_record_out_is_priced_but_not_compared(store):
     runs.loc[3, ["trial_key", "validation/accuracy"]] = last.trial_key, math.nan
     choice = selection.choose(experiment((*GRID[:3], last)), runs)
     assert (choice.trial_key, choice.trials, choice.unscored) == (GRID[2].trial_key, 4, 1)
-    assert choice.selected.value == pytest.approx(selected_epsilon((*GRID[:3], last), Selection()).value)
+    assert choice.selected.value == pytest.approx(selected_epsilon((*GRID[:3], last)).value)
     approved("selection_of_trials_that_hold_no_record_out", selection.texts(choice).markdown)
     with pytest.raises(ReportError, match="validation/accuracy: missing for 1 of 1 trials"):
         selection.choose(experiment([last]), runs)
@@ -178,6 +179,6 @@ def test_a_choice_is_simulated_by_the_noise_of_all_that_was_looked_at(store, sou
     ({"delta": 1e-6}, "delta: must be one for all trials, got 1e-05 and 1e-06")])
 def test_what_cannot_be_composed(other, message):
     with pytest.raises(UnsupportedAccounting, match=message):
-        selected_epsilon((BASE, replace(BASE, **other)), Selection())
+        selected_epsilon((BASE, replace(BASE, **other)))
     with pytest.raises(ValueError, match="trials: must be at least one with a certified epsilon, got none"):
-        selected_epsilon((PLAIN, replace(BASE, noise_multiplier=0.0)), Selection())
+        selected_epsilon((PLAIN, replace(BASE, noise_multiplier=0.0)))

@@ -3,7 +3,7 @@
 import pytest
 from tuning import METHODS, Way, ways
 
-from pipeline.accounting.evaluations import selected_epsilon
+from pipeline.experiment.prices import epsilon_of_choice
 
 pytestmark = pytest.mark.usefixtures("only_svg")
 
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.usefixtures("only_svg")
 @pytest.mark.parametrize("method", ["grid", "stopping"])
 def test_the_best_of_a_grid_and_of_random_stopping_costs_the_total(method, epsilon):
     experiment = Way(method, epsilon, "dfa", 1).experiment()
-    price = selected_epsilon(experiment.possible, experiment.plan.selection)
+    price = epsilon_of_choice(experiment.plan, experiment.past, experiment.possible, experiment.plan.selection)
     assert 0.98 * epsilon < price.value <= epsilon and price.delta == 1e-5
 
 

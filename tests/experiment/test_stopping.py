@@ -10,8 +10,9 @@ from dp_accounting.rdp.rdp_privacy_accountant import _gamma_truncated_negative_b
 from scipy import stats
 
 from analysis.catalogue import check, listed
+from pipeline.accounting.repetitions import GEOMETRIC, LOGARITHMIC, POISSON, draw_number, gamma_of
 from pipeline.experiment.plan import Grid
-from pipeline.experiment.stopping import GEOMETRIC, LOGARITHMIC, POISSON, Selection, draw, draw_number, gamma_of
+from pipeline.experiment.stopping import Selection, draw
 from pipeline.trials.config import ConfigError, TrialConfig
 
 SHAPES = (LOGARITHMIC, 0.3, GEOMETRIC, 4.0, POISSON)

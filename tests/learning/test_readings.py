@@ -16,10 +16,10 @@ from analysis.exhibits.needs import update_sigma
 from pipeline import train
 from pipeline.accounting import account, privacy_tags
 from pipeline.accounting.certified import certified_epsilons, event_of, with_noise
-from pipeline.accounting.overview import as_lines
-from pipeline.accounting.statement import bound_lines
 from pipeline.auditing.release import audit_release
+from pipeline.experiment.epsilon_table import as_lines
 from pipeline.experiment.experiment import load_experiment, parse_experiment
+from pipeline.experiment.prices import bound_lines
 from pipeline.learning.mechanisms import contribution_bound, make_mechanism, noise_deviation
 from pipeline.learning.mechanisms.base import sum_outer_products
 from pipeline.learning.network.network import make_network

@@ -99,6 +99,6 @@ def test_the_search_of_ten_trials_fits_its_budget(tmp_path):
     assert trials[0] == recommended(dataset="fashion_mnist", mechanism="per_example", algorithm="bp", target_epsilon=1)
     tune = load_experiment(tmp_path / "tune.yaml")
     drawn = [tune.plan.trial({"learning_rate": n, "clipping_norm": 1.0, "feedback_std": 0.3}) for n in range(1, 31)]
-    admits = make_filter(tune.plan).admits
+    admits = make_filter(tune.plan.budget, tune.plan.possible, tune.plan.planned).admits
     assert admits([Release(trial, trial.epochs) for trial in drawn[:10]])
     assert not admits([Release(trial, trial.epochs) for trial in drawn])

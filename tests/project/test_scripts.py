@@ -48,7 +48,7 @@ def test_the_best_pilot_is_trained_again_and_all_trials_are_paid_for(tmp_path, m
     for row, last, lowest, bound in zip(rows, (2.5, 7.9), (2.5, 7.8), (2.75, 8), strict=True):
         case = f"  - base: {{learning_rate: 1, target_epsilon: {last}, epochs: 3, validation_fraction: 0.0}}\n"
         experiment = parse_experiment(text.replace("report", case + "report"), file)
-        price = selected_epsilon(experiment.trials, experiment.plan.selection).value
+        price = selected_epsilon(experiment.trials).value
         assert row["map"] == 1 and row["trial_key"] == experiment.trials[-1].trial_key
         assert row["selected_epsilon"] == pytest.approx(price) and lowest < price < bound
     store = Reader(root=tmp_path / "mlruns")
@@ -71,4 +71,4 @@ def test_the_parts_of_every_total_are_within_it_and_every_rule_has_a_step_size_t
             path, content = pilots.pilots_of(dataset, 0, total)
             content["cases"].append({"base": {**content["cases"][0]["base"], **last}})
             experiment = parse_experiment(yaml.safe_dump(content), path)
-            assert 0.98 * total < selected_epsilon(experiment.trials, experiment.plan.selection).value <= total
+            assert 0.98 * total < selected_epsilon(experiment.trials).value <= total

@@ -16,8 +16,9 @@ from search_tools import FILE, by_hand, name, parse, records, rounds, train
 
 from analysis.report.report import write
 from pipeline.accounting import account
-from pipeline.accounting.budget import budget_lines, epoch_cost, make_filter, scope
+from pipeline.accounting.budget import epoch_cost, make_filter
 from pipeline.accounting.evaluations import evaluation_noise
+from pipeline.experiment.prices import budget_lines, scope
 from pipeline.sweep import dry_run
 from pipeline.sweep.dry_run import preview
 from pipeline.sweep.estimate import Estimate
@@ -44,6 +45,10 @@ LONG = (("trials: 12", "trials: 3"), ("[2, 13]", "[2, 80]"))
 
 def budgeted(*changes):
     return parse(*changes, text=BUDGET)
+
+
+def filter_for(plan, order=None):
+    return make_filter(plan.budget, plan.possible, plan.planned, order)
 
 
 class Dearest:
@@ -98,7 +103,7 @@ def test_an_epoch_costs_what_dp_accounting_says_of_its_steps_and_of_its_evaluati
 def test_the_order_is_the_one_at_which_a_trial_takes_the_least_share():
     """As a mean over the corners, at orders at which the cheapest fits."""
     experiment = budgeted()
-    filter = make_filter(experiment.plan)
+    filter = filter_for(experiment.plan)
 
     def shares(order):
         at = filter._replace(order=order)
@@ -107,7 +112,7 @@ def test_the_order_is_the_one_at_which_a_trial_takes_the_least_share():
         return np.mean(whole) / (4 - fixed) if fixed + min(whole) <= 4 else math.inf
 
     alpha = filter.order
-    assert alpha == min(range(2, 60), key=shares) and make_filter(experiment.plan, 7).order == 7
+    assert alpha == min(range(2, 60), key=shares) and filter_for(experiment.plan, 7).order == 7
     for divergence in (0.1, 1.0):  # Proposition 12 of Canonne, Kamath and Steinke
         by_formula = divergence + math.log((alpha - 1) / alpha) - (math.log(1e-5) + math.log(alpha)) / (alpha - 1)
         assert filter.epsilon(divergence) == pytest.approx(by_formula, rel=1e-12)
@@ -137,7 +142,7 @@ def test_a_first_round_that_does_not_fit_is_passed_over_before_there_is_a_sweep(
 
 
 def test_the_filter_judges_exactly_what_was_released():
-    filter = make_filter(budgeted().plan)
+    filter = filter_for(budgeted().plan)
     trial = budgeted().possible[0]
     most = next(n for n in itertools.count(1) if not filter.admits([Release(trial, n)])) - 1
     exact = Fraction(epoch_cost(trial, filter.order))
@@ -150,7 +155,7 @@ def test_a_trial_of_research_noise_is_paid_once_and_one_of_secret_noise_as_often
     for changes, names, times in (([], ("", ""), 1), ([SECURE], ("a", "b"), 2), ([SECURE], ("a", "a"), 1),
                                   ([SECURE], ("a", ""), 1)):
         experiment = budgeted(*changes)
-        filter, trial = make_filter(experiment.plan), experiment.possible[0]
+        filter, trial = filter_for(experiment.plan), experiment.possible[0]
         before, again = (Release(trial, 2, deleted=not n, name=each) for n, each in enumerate(names))
         once = filter.spent([before])
         assert filter.spent([before, again]) == pytest.approx(times * once), "without a name it is still to come"
@@ -194,9 +199,9 @@ def test_the_odometer_never_goes_down_whatever_is_deleted_or_trained_again(secur
 
 def test_a_budget_too_small_for_one_trial_is_refused_with_what_the_cheapest_costs():
     with pytest.raises(ConfigError, match="budget.epsilon: must be at least ([0-9.]+), which the cheapest") as error:
-        make_filter(budgeted(("epsilon: 4", "epsilon: 0.2")).plan)
+        filter_for(budgeted(("epsilon: 4", "epsilon: 0.2")).plan)
     least = float(str(error.value).split("at least ")[1].split(",")[0])
-    assert make_filter(budgeted(("epsilon: 4", f"epsilon: {1.001 * least:.5g}")).plan)
+    assert filter_for(budgeted(("epsilon: 4", f"epsilon: {1.001 * least:.5g}")).plan)
 
 
 TARGET = (("noise_multiplier: 20", "target_epsilon: 2"), ("sampler: shuffled", "sampler: poisson"),
@@ -214,7 +219,7 @@ def test_why_a_target_costs_more_under_a_budget_is_said_and_which_target_fits():
         assert (int(re.search(r"(\d+) of the dearest fit", lines[1])[1]) >= 12) == enough
         assert any("ask for target_epsilon" in line for line in lines) != enough
     with pytest.raises(ConfigError, match="must be at least ([0-9.]+), .* got 1; that is more than its target_epsilon"):
-        make_filter(budgeted(*TARGET[:-2], ("epsilon: 4", "epsilon: 1")).plan)
+        filter_for(budgeted(*TARGET[:-2], ("epsilon: 4", "epsilon: 1")).plan)
 
 
 @pytest.mark.parametrize(("other", "begun", "says"), [
@@ -244,7 +249,7 @@ def test_a_budget_is_that_with_which_the_sweep_began_also_if_its_parent_run_is_d
                     lambda: write(store.as_swept(other), store, tmp_path)):
         with pytest.raises(ConfigError, match=f"budget: must be the one that the sweep began with, epsilon 4 .*{got}"):
             refused()
-    assert filter_of(one.plan, store).order == 9 != make_filter(one.plan).order, "fixed beforehand"
+    assert filter_of(one.plan, store).order == 9 != filter_for(one.plan).order, "fixed beforehand"
     store._client.delete_run(store._parent())
     store = Store(root=tmp_path)
     assert not store.find("search") and store.has_begun

@@ -6,10 +6,10 @@ from unittest.mock import Mock
 import pytest
 
 from pipeline.accounting.certified import calibrated, with_noise
+from pipeline.accounting.epsilon import Budget
 from pipeline.experiment.experiment import Experiment
 from pipeline.experiment.past import Past
 from pipeline.experiment.plan import Grid, RandomStopping
-from pipeline.experiment.sections import Budget
 from pipeline.experiment.stopping import Selection
 from pipeline.sweep.outcome import best_settings, best_tags, closed, contents, headline
 from pipeline.tracking.artifacts import TrackedRun

@@ -22,7 +22,6 @@ from safetensors.numpy import save_file
 from analysis.report import report
 from pipeline.accounting import account
 from pipeline.accounting.evaluations import selected_epsilon
-from pipeline.experiment.stopping import Selection
 from pipeline.learning.run import prepare as prepare_training
 from pipeline.learning.training import Training
 from pipeline.sweep import cluster, sealed, settle, status, worker
@@ -579,7 +578,7 @@ def test_a_report_has_a_lost_trial_in_its_price_and_in_no_mean(tmp_path, sweep, 
     assert len(pd.read_csv(tmp_path / "report" / "runs.csv")) == 3 - lost
     (row,) = pd.read_csv(tmp_path / "report" / "selection.csv").to_dict("records")
     if text == GRID:
-        assert row["selected_epsilon"] == selected_epsilon(experiment.trials, Selection()).value
+        assert row["selected_epsilon"] == selected_epsilon(experiment.trials).value
     else:
         statuses = list(pd.read_csv(tmp_path / "report" / "search.csv")["status"])
         assert sorted(statuses) == ["finished", "finished", "lost"] and row["selected_epsilon"] == 8

@@ -14,10 +14,9 @@ from analysis.catalogue import listed
 from analysis.exhibits.frontier import by_epsilon as frontier
 from analysis.report.report import write
 from analysis.runs import MissingTrials, frame_of, load_runs
-from pipeline.accounting.budget import budget_lines
-from pipeline.accounting.statement import price_lines
 from pipeline.cli import main
 from pipeline.experiment.experiment import load_experiment
+from pipeline.experiment.prices import budget_lines, price_lines
 from pipeline.experiment.search import Domain
 from pipeline.sweep import dry_run, status
 from pipeline.sweep.target import with_past

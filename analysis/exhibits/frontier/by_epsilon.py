@@ -16,8 +16,8 @@ from analysis.exhibits.table import Table, crossed
 from analysis.runs import ALGORITHM_LABELS, DATASET_LABELS, common_value, setting_label
 from analysis.statistics import SUMMARY
 from analysis.text import best_of, epsilon_text, fixed_text, means_text
+from pipeline.accounting.epsilon import Budget
 from pipeline.experiment.experiment import Experiment
-from pipeline.experiment.sections import Budget
 from pipeline.trials.kinds import GUARANTEED
 from pipeline.trials.naming import counted
 

@@ -17,7 +17,6 @@ from analysis.text import settings_text
 from pipeline.accounting.evaluations import selected_epsilon
 from pipeline.accounting.event import UnsupportedAccounting
 from pipeline.experiment.past import NO_PAST, Past
-from pipeline.experiment.stopping import Selection
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.kinds import KINDS
 from pipeline.trials.naming import method, noise_setting, setting_key
@@ -133,7 +132,7 @@ def rivals(past: Past, point: Any) -> list[TrialConfig]:  # Any: of `DataFrame.i
 @lru_cache(maxsize=1024)
 def _composed(trials: tuple[TrialConfig, ...]) -> float:
     """Return the epsilon of all compared trials together, cached for all exhibits of a report: it takes seconds."""
-    return selected_epsilon(trials, Selection()).value
+    return selected_epsilon(trials).value
 
 
 def table(points: pd.DataFrame, epsilons: Sequence[str], names: Sequence[str]) -> tuple[str, Table]:

@@ -1,4 +1,4 @@
-"""The output of `photonic account`: every epsilon of every setting of an experiment; equal lines are merged."""
+"""What `photonic account` shows: every epsilon of every setting of an experiment; equal lines are merged."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from pipeline.accounting.budget import budget_lines
 from pipeline.accounting.certified import with_noise
 from pipeline.accounting.claimed import Assumption, assumptions
 from pipeline.accounting.epsilon import Epsilon
-from pipeline.accounting.statement import account, price_lines, privacy_tags
+from pipeline.accounting.statement import account, privacy_tags
 from pipeline.experiment.experiment import Experiment
+from pipeline.experiment.prices import budget_lines, price_lines
+from pipeline.terminal import aligned
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.kinds import KINDS
 from pipeline.trials.naming import counted, run_name
@@ -25,7 +26,7 @@ HEADER = ("epsilon", "kind, formulas", "relation", "sampler", "delta", "noise", 
 
 
 @dataclass(frozen=True)
-class Statement:
+class SettingEpsilons:
     """All statements on one setting, whatever its seed."""
 
     name: str  # of the setting, without a seed
@@ -42,7 +43,7 @@ class Statement:
         return self.epsilons[-1]
 
 
-def statements(experiment: Experiment, by_epoch: bool = False) -> list[Statement]:
+def statements(experiment: Experiment, by_epoch: bool = False) -> list[SettingEpsilons]:
     """Return a statement on every setting of `experiment.possible`, with epsilons `by_epoch` or of the whole run."""
     check_promises(experiment.possible, stored=False)
     trials_by_setting: dict[TrialConfig, list[TrialConfig]] = {}
@@ -51,7 +52,7 @@ def statements(experiment: Experiment, by_epoch: bool = False) -> list[Statement
     return [_statement(trials, experiment, by_epoch) for trials in trials_by_setting.values()]
 
 
-def _statement(trials: Sequence[TrialConfig], experiment: Experiment, by_epoch: bool) -> Statement:
+def _statement(trials: Sequence[TrialConfig], experiment: Experiment, by_epoch: bool) -> SettingEpsilons:
     """Return the statement on trials that differ only in their seed."""
     trial, noisy = trials[0], with_noise(trials[0])  # the first stands for all seeds
     mechanism = noisy.parts.mechanism
@@ -64,7 +65,7 @@ def _statement(trials: Sequence[TrialConfig], experiment: Experiment, by_epoch: 
         step_lines = tuple(f"layer {number}: inputs 2^{math.log2(step.input):.0f}, learning signals "
                            f"2^{math.log2(step.signal):.0f}, contributions {step.contribution:.3g} C"
                            for number, step in enumerate(steps(noisy, 1.0, deviation), start=1))
-    return Statement(
+    return SettingEpsilons(
         name=run_name(trial, experiment.varied).rpartition(" ")[0],  # without the seed, with which it ends
         trial_keys=tuple(seed_trial.trial_key for seed_trial in trials),
         noise=noise,
@@ -106,7 +107,7 @@ def as_lines(experiment: Experiment, by_epoch: bool = False) -> Iterator[str]:
     yield from budget_lines(experiment)
 
 
-def _table(settings: Sequence[Statement], epochs: Mapping[str, int]) -> Iterator[str]:
+def _table(settings: Sequence[SettingEpsilons], epochs: Mapping[str, int]) -> Iterator[str]:
     """Yield a table of all whole-run epsilons; settings with equal rows share one. `epochs` is by trial_key."""
     names_by_row: dict[tuple[str, ...], list[str]] = {}
     without_epsilon = ("none", "", "", "", "")
@@ -116,13 +117,6 @@ def _table(settings: Sequence[Statement], epochs: Mapping[str, int]) -> Iterator
             noise = "" if epsilon == "inf" else setting.noise  # infinite at any noise
             names_by_row.setdefault((epsilon, *columns, noise, n_epochs), []).append(setting.name)
     yield from aligned([HEADER, *((*row, _merged_names(names)) for row, names in names_by_row.items())])
-
-
-def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Yield the lines of a table, with columns two blanks apart."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
 
 
 def _rows(epsilons: Sequence[Epsilon]) -> list[tuple[str, ...]]:
@@ -155,8 +149,8 @@ def _clauses(notes: str) -> list[str]:
     return [clause for clause in clauses if not clause.startswith("noise multiplier ")]
 
 
-def _merged_lines(title: str, settings: Sequence[Statement],
-                  lines_of: Callable[[Statement], Iterable[str]]) -> Iterator[str]:
+def _merged_lines(title: str, settings: Sequence[SettingEpsilons],
+                  lines_of: Callable[[SettingEpsilons], Iterable[str]]) -> Iterator[str]:
     """Yield a title and every line once, with the names of its settings in brackets unless all settings have it."""
     names_by_line: dict[str, list[str]] = {}
     for name, setting in {setting.name: setting for setting in settings}.items():
