@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from pipeline.package import lazy
 
 if TYPE_CHECKING:
-    from pipeline.auditing.release import audit_release
+    from pipeline.auditing.two_point import audit_release
 
 __all__ = ["audit_release"]
 
-__getattr__, __dir__ = lazy(__name__, {"audit_release": "release"})
+__getattr__, __dir__ = lazy(__name__, {"audit_release": "two_point"})

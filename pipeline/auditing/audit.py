@@ -11,8 +11,8 @@ from pathlib import Path
 from pipeline.accounting.certified import with_noise
 from pipeline.accounting.claimed import claimed_epsilons
 from pipeline.accounting.epsilon import Epsilon
-from pipeline.auditing.release import audit_release
 from pipeline.auditing.row_space import RowSpaceAudit, row_space_audit
+from pipeline.auditing.two_point import audit_release
 from pipeline.experiment.experiment import Experiment
 from pipeline.learning.data.dataset import Dataset, load_for
 from pipeline.terminal import aligned

@@ -11,8 +11,8 @@ from pipeline import ConfigError, TrialConfig, load_experiment, train
 from pipeline import account as of_keywords
 from pipeline.accounting import account, privacy_tags
 from pipeline.accounting.certified import certified_epsilons, event_of, with_noise
-from pipeline.auditing.release import audit_release
 from pipeline.auditing.row_space import row_space_audit
+from pipeline.auditing.two_point import audit_release
 from pipeline.experiment.experiment import parse_experiment
 from pipeline.experiment.prices import without_amplification
 from pipeline.learning.mechanisms import make_mechanism

@@ -11,8 +11,8 @@ from scipy import stats
 from pipeline.accounting.audited import auc, gdp_mu_lower, one_run, one_run_audit, tpr_at_fpr, upper_limit
 from pipeline.accounting.curves import gdp_eps
 from pipeline.auditing.audit import findings
-from pipeline.auditing.release import gaussian_log_ratio, two_point_audit
 from pipeline.auditing.row_space import row_space_audit, row_space_basis, row_space_membership
+from pipeline.auditing.two_point import gaussian_log_ratio, two_point_audit
 from pipeline.learning.mechanisms.photonic import Photonic
 from pipeline.trials.config import TrialConfig
 

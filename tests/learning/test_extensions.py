@@ -17,7 +17,7 @@ from analysis.catalogue import mismatch
 from analysis.report import overview
 from analysis.runs import ReportError, csv_of, frame_of
 from pipeline.accounting import account, privacy_tags
-from pipeline.auditing.release import audit_release
+from pipeline.auditing.two_point import audit_release
 from pipeline.cli import main
 from pipeline.experiment.experiment import Experiment, load_experiment, parse_experiment
 from pipeline.experiment.plugins import LOADED, load_plugins

@@ -11,7 +11,7 @@ from scipy import stats
 
 from pipeline.accounting.curves import gdp_eps
 from pipeline.accounting.label import label_epsilons, label_mu
-from pipeline.auditing.release import gaussian_log_ratio, two_point_audit
+from pipeline.auditing.two_point import gaussian_log_ratio, two_point_audit
 from pipeline.learning.feedback.losses import CrossEntropy
 from pipeline.learning.mechanisms import make_mechanism
 from pipeline.learning.training import Training

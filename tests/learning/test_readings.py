@@ -16,7 +16,7 @@ from analysis.exhibits.needs import update_sigma
 from pipeline import train
 from pipeline.accounting import account, privacy_tags
 from pipeline.accounting.certified import certified_epsilons, event_of, with_noise
-from pipeline.auditing.release import audit_release
+from pipeline.auditing.two_point import audit_release
 from pipeline.experiment.epsilon_table import as_lines
 from pipeline.experiment.experiment import load_experiment, parse_experiment
 from pipeline.experiment.prices import bound_lines

@@ -17,8 +17,8 @@ from commands import output, written
 from safetensors.numpy import save_file
 
 from pipeline.api import account
-from pipeline.auditing.release import audit_release
 from pipeline.auditing.row_space import row_space_audit
+from pipeline.auditing.two_point import audit_release
 from pipeline.cli import main
 from pipeline.cli import photonic as photonic_group
 from pipeline.experiment.experiment import load_experiment, parse_experiment
