@@ -383,7 +383,7 @@ def audit(target: str, data: Path | None, trial: int | None, steps: int, mlruns:
 
     The exit code is 1 if an attack exceeds a certified epsilon.
     """
-    from pipeline.auditing.command import audit_file, audit_run
+    from pipeline.auditing.audit import audit_file, audit_run
 
     if re.fullmatch("[0-9a-f]{16}|[0-9a-f]{32}", target) and not Path(target).exists():  # trial_key or run id
         if trial is not None:

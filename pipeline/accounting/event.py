@@ -140,11 +140,6 @@ class PrivacyEvent:
         return self.steps, self.steps * self.q**2 * math.expm1(1 / self.z**2)  # q^2 (e^(1/z^2) - 1) a step
 
     @property
-    def noiseless(self) -> bool:
-        """Whether the run has no noise: epsilon is infinite."""
-        return self.z == 0
-
-    @property
     def accountants(self) -> tuple[str, ...]:
         """Return the names of the accountants that take the event, the tightest first."""
         proved = self.sampler_class.accountants
@@ -174,7 +169,7 @@ class PrivacyEvent:
             raise UnsupportedAccounting(f"accountant {accountant!r}: not proved for sampler {self.sampler} with "
                                         f"relation {self.relation}, only {', '.join(self.sampler_class.accountants)}")
         check_delta(delta)
-        if self.noiseless:
+        if self.z == 0:
             return math.inf
         if accountant == "pld":
             return composed_epsilon([self], 0.0, delta)[0]
@@ -248,7 +243,7 @@ def composed_epsilon(events: Sequence[PrivacyEvent], extra_mu: float, delta: flo
 
     The conversion is `exact` if all are accounted for as Gaussians, or one has no noise, else `pld`.
     """
-    if any(event.noiseless for event in events):
+    if any(event.z == 0 for event in events):
         return math.inf, "exact"
     if all(event.mu is not None for event in events):
         mus = (event.mu or 0.0 for event in events)  # `or` is for types: none is None here

@@ -68,7 +68,7 @@ def selected_by_random_stopping(events: Sequence[PrivacyEvent], delta: float, me
     if not shape >= 0:
         raise ValueError(f"shape: must be >= 0, got {shape}")
     value = math.inf
-    if not any(event.noiseless for event in events):
+    if not any(event.z == 0 for event in events):
         accountants = []
         for event in dict.fromkeys(events):  # each once
             accountant = RdpAccountant(neighboring_relation=NEIGHBOURS[event.relation])

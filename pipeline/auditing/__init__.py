@@ -1,6 +1,6 @@
 """Auditing: measurements by attacks, compared with claimed or certified epsilons.
 
-Each attack has a module, and `accounting.audited` computes the bounds; `audit` makes the table of a trial.
+Each attack has a module, and `accounting.audited` computes the bounds; `audit` is the command.
 """
 
 from __future__ import annotations

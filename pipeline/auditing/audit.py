@@ -1,9 +1,10 @@
-"""The audit of trials: results of attacks, compared with claimed or certified epsilons."""
+"""`photonic audit`: attack trials, print what is found beside claimed or certified epsilons, and log it."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,9 +14,11 @@ from pipeline.accounting.claimed import claimed_epsilons
 from pipeline.accounting.epsilon import Epsilon
 from pipeline.auditing.row_space import RowSpaceAudit, row_space_audit
 from pipeline.auditing.two_point import audit_release
-from pipeline.experiment.experiment import Experiment
+from pipeline.experiment.experiment import Experiment, load_experiment
 from pipeline.learning.data.dataset import Dataset, load_for
 from pipeline.terminal import aligned
+from pipeline.tracking.artifacts import config_of
+from pipeline.tracking.store import Store
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.fields import UserError
 from pipeline.trials.guard import guarded
@@ -24,6 +27,7 @@ from pipeline.trials.naming import run_name
 ATTACKED = 2  # the row space attack sees updates of the first two fully connected layers
 RUNS = 2000  # runs of the mechanism on each of two neighbours
 BLIND_DEVIATIONS = 4  # an AUC this many standard deviations from 0.5 is no accident
+LOG_FILE = "audit.txt"  # artifact of the sweep or of the trial
 FINDS_AUC = 0.9  # least AUC of an attack that we call successful
 HEADER = ("trial", "attack", "AUC", "TPR at 0.1% FPR", "mu audited", "mu certified", "verdict")
 
@@ -37,6 +41,44 @@ class Finding:
     epsilons: tuple[Epsilon, ...] = ()
     exceeds: bool = False
     public: bool = False  # may be logged: computed without private records, or `private_metrics` are plain
+
+
+def audit_file(path: str, number: int | None, data_folder: Path | None, steps: int,
+               store_folder: Path | None) -> list[Finding]:
+    """Attack a file's trials, or its trial `number`; print and return all findings, and log the publishable ones."""
+    experiment = load_experiment(path)
+    store = None
+    if store_folder:
+        store = Store(root=store_folder, create=False)
+        store.attach(experiment.name)
+    found = list(audit_experiment(experiment, number, data_folder, steps))
+    print(table(found))
+    if store:
+        with _log_file(_publishable(found)) as file:
+            store.log_report([file])
+    return found
+
+
+def audit_run(run: str, data_folder: Path | None, steps: int, store_folder: Path) -> list[Finding]:
+    """Attack the trial of a trial_key or MLflow run id; print and return all findings, and log the publishable ones.
+
+    A trial with plugins is refused, because code that a store names is never imported.
+    """
+    store = Store(root=store_folder, create=False)
+    tracked_run = store.trial(run)
+    plugins = [tag.removeprefix("plugin.") for tag in tracked_run.tags if tag.startswith("plugin.")]
+    if plugins:
+        raise ConfigError(f"{run}: must be a trial without plugins, as nothing that a store names is imported, got one "
+                          f"with {', '.join(plugins)}; audit it by its experiment file "
+                          "(`photonic audit FILE --trial N`)")
+    found = audit_trial(config_of(tracked_run), data_folder, steps)
+    print(table(found))
+    public = _publishable(found)
+    metrics = {name: value for finding in public for name, value in finding.metrics.items()}
+    audited = [str(epsilon) for finding in public for epsilon in finding.epsilons if epsilon.kind == "audited"]
+    with _log_file(public) as file:
+        store.log_audit(tracked_run.run_id, metrics, {"privacy.audited": "; ".join(audited)} if audited else {}, file)
+    return found
 
 
 def audit_experiment(experiment: Experiment, number: int | None = None, data_folder: Path | None = None,
@@ -53,9 +95,7 @@ def audit_experiment(experiment: Experiment, number: int | None = None, data_fol
     if number is not None and not 1 <= number <= len(trials):
         raise ConfigError(f"--trial: must be at least 1 and at most the {len(trials)} of the experiment (seeds apart), "
                           f"got {number}")
-    chosen = dict(enumerate(trials, start=1))
-    if number is not None:
-        chosen = {number: chosen[number]}
+    chosen = {place: trial for place, trial in enumerate(trials, start=1) if number in (None, place)}
     _check_steps(steps, list(chosen.values()))
     for trial_number, trial in chosen.items():  # all are checked before the first attack
         _, n_validation = trial.split_sizes
@@ -75,7 +115,6 @@ def audit_trial(trial: TrialConfig, data_folder: Path | None = None, steps: int 
 
 
 def _check_steps(steps: int, trials: Sequence[TrialConfig]) -> None:
-    """Refuse more steps to attack than the shortest epoch has, of trials with this package's networks."""
     max_steps = min((trial.steps_per_epoch for trial in trials if not trial.parts.network.own), default=1)
     if not 1 <= steps <= max_steps:
         raise ConfigError(f"--steps: must be at least 1 and at most the {max_steps} of an epoch, got {steps}")
@@ -103,7 +142,6 @@ def findings(name: str, trial: TrialConfig, data: Dataset, steps: int) -> Iterat
 
 
 def _network_findings(name: str, trial: TrialConfig, data: Dataset, steps: int) -> Iterator[Finding]:
-    """Yield the findings on a trial of this package's networks, with calibrated noise."""
     first_layer = len(trial.layers) - len(trial.hidden)  # number of the first fully connected layer
     for layer in range(first_layer, min(first_layer + ATTACKED, len(trial.layers) + 1)):
         attack = row_space_audit(trial, data, layer, steps)
@@ -155,17 +193,6 @@ def _row_space_verdict(attack: RowSpaceAudit) -> str:
     return "finds its members" if attack.auc >= FINDS_AUC else "sees a little"
 
 
-def findings_to_log(found: Sequence[Finding]) -> tuple[dict[str, float], dict[str, str]]:
-    """Return the metrics and tags of one trial's findings; the tag has the audited epsilons with their meaning."""
-    metrics: dict[str, float] = {}
-    audited: list[str] = []
-    for finding in found:
-        metrics |= finding.metrics
-        audited += [str(epsilon) for epsilon in finding.epsilons if epsilon.kind == "audited"]
-    tags = {"privacy.audited": "; ".join(audited)} if audited else {}
-    return metrics, tags
-
-
 def table(found: Sequence[Finding]) -> str:
     """Return findings as text: a table with one row each, followed by all epsilons with kind, relation and delta."""
     legend = "mu of one step whose batch may hold the record; audited: lower bound with 95% confidence"
@@ -174,3 +201,21 @@ def table(found: Sequence[Finding]) -> str:
         name = finding.row[0]  # of the trial
         lines += [f"{name}: {epsilon}" for epsilon in finding.epsilons]
     return "\n".join(lines)
+
+
+def _publishable(found: Sequence[Finding]) -> list[Finding]:
+    """Return the findings that may be logged, and print a note if some are left out."""
+    public = [finding for finding in found if finding.public]
+    if len(public) < len(found):
+        print(f"logged: {len(public)} of {len(found)} rows; the others are computed from private records of trials "
+              "whose private_metrics are not plain, and no epsilon covers them")
+    return public
+
+
+@contextlib.contextmanager
+def _log_file(found: Sequence[Finding]) -> Iterator[Path]:
+    """Yield a temporary file `LOG_FILE` with the table of these findings; it is deleted afterwards."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, LOG_FILE)
+        file.write_text(table(found) + "\n", encoding="utf-8")
+        yield file

@@ -616,7 +616,7 @@ def test_no_command_shows_the_password_of_the_store(arguments, root, tmp_path, m
     if arguments == ["status"]:
         monkeypatch.setattr(Reader, "sweeps", backend.reporting_errors(uri)(Mock(side_effect=OSError(f"{uri}/x"))))
     if arguments[0] == "audit":
-        monkeypatch.setattr("pipeline.auditing.command.audit_experiment",
+        monkeypatch.setattr("pipeline.auditing.audit.audit_experiment",
                             Mock(side_effect=AssertionError("the store is looked at first")))
     assert main([*(argument.format(file=file) for argument in arguments), "--mlruns", str(root)]) == 2
     message = capsys.readouterr().err
