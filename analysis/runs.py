@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections import ChainMap, Counter
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -24,18 +24,18 @@ from pipeline.tracking.artifacts import (
     param_value,
 )
 from pipeline.tracking.reader import Reader
+from pipeline.trials import feedback
 from pipeline.trials.arithmetic import CLAMPED
 from pipeline.trials.config import TrialConfig, settings
-from pipeline.trials.datasets import DATASET_LABELS as DATASET_LABELS
-from pipeline.trials.feedback import LABELS
+from pipeline.trials.datasets import DATASETS as DATASETS
 from pipeline.trials.fields import UserError
 from pipeline.trials.mechanism import Mechanism
 from pipeline.trials.naming import run_name
 from pipeline.trials.part import SETTINGS, parts_of
 
-ALGORITHM_LABELS: ChainMap[str, str] = ChainMap({}, LABELS)  # type: ignore[arg-type] # those of a report come first
 NON_PRIVATE = "non-private"
 NO_VALUE = "–"  # text of a cell without a value
+LABELS: dict[str, str] = {}  # of algorithms, as the report that is drawn names them
 TRIAL = "trial"  # column of a run's `TrialConfig`
 Sweep: TypeAlias = str | Path | Experiment | pd.DataFrame  # a sweep by name, by file, as an experiment, or as its runs
 NOISE = {"sigma": "target_label_epsilon", "noise_multiplier": "target_epsilon"}  # level -> target that sets it
@@ -55,6 +55,11 @@ class DuplicateTrials(ReportError):
 
 class MixedTrials(ReportError):
     """Trials of one mean differ in more than their seed."""
+
+
+def algorithm_labels() -> dict[str, str]:
+    """Return names of algorithms for tables and figures; those of a report come before our own."""
+    return {**feedback.algorithm_labels(), **LABELS}
 
 
 def load_runs(experiment: Sweep, store: Reader | str | Path = "mlruns") -> pd.DataFrame:

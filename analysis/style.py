@@ -27,7 +27,7 @@ from matplotlib.ticker import NullLocator
 from matplotlib.transforms import ScaledTranslation
 
 from analysis import svg
-from analysis.runs import ALGORITHM_LABELS, ReportError
+from analysis.runs import LABELS, ReportError, algorithm_labels
 from analysis.text import n_seeds, names_of
 from pipeline.trials.feedback import COLOURS
 from pipeline.trials.fields import refuse
@@ -41,7 +41,7 @@ class _Looks(dict[str, Any]):  # Any: a matplotlib colour, marker or line
         self.spare = spare
 
     def __missing__(self, algorithm: str) -> Any:
-        extension_number = list(ALGORITHM_LABELS).index(algorithm) - len(self)  # built-in algorithms come first
+        extension_number = list(algorithm_labels()).index(algorithm) - len(self)  # built-in algorithms come first
         return self.spare[extension_number % len(self.spare)]
 
 
@@ -93,12 +93,12 @@ def written_as(files: FigureFiles) -> Iterator[None]:
     """Within the context, write figures so."""
     global _files
     _files = files
-    ALGORITHM_LABELS.maps[0].update(files.labels)
+    LABELS.update(files.labels)
     try:
         yield
     finally:
         _files = FigureFiles()
-        ALGORITHM_LABELS.maps[0].clear()
+        LABELS.clear()
 
 
 @contextmanager
@@ -250,7 +250,7 @@ def require_width(figure: Figure, inches: float) -> None:
 def look(algorithm: str) -> dict[str, Any]:
     """Return colour, marker, line and label of an algorithm, as arguments of `Axes.plot`."""
     return {"color": PALETTE[algorithm], "marker": MARKERS[algorithm], "linestyle": LINES[algorithm],
-            "label": ALGORITHM_LABELS[algorithm], "markersize": 4, "linewidth": 1.2}
+            "label": algorithm_labels()[algorithm], "markersize": 4, "linewidth": 1.2}
 
 
 def looks(table: pd.DataFrame, lines: Sequence[str] = ()) -> dict[tuple[Any, ...], dict[str, Any]]:
@@ -268,7 +268,7 @@ def looks(table: pd.DataFrame, lines: Sequence[str] = ()) -> dict[tuple[Any, ...
             own = look(algorithm)
             if len(variants) > 1:
                 own |= {"color": _shaded(own["color"], shade), "marker": VARIANTS[place % len(VARIANTS)]}
-            found[tuple(row.values())] = own | {"label": names_of(row, named) or ALGORITHM_LABELS[algorithm]}
+            found[tuple(row.values())] = own | {"label": names_of(row, named) or algorithm_labels()[algorithm]}
     return found
 
 
@@ -285,7 +285,7 @@ def _shaded(color: Any, shade: float) -> tuple[float, ...]:
 
 def present(table: pd.DataFrame) -> list[str]:
     """Return the algorithms of a table, in the order of all figures."""
-    return [algorithm for algorithm in ALGORITHM_LABELS if algorithm in set(table["algorithm"])]
+    return [algorithm for algorithm in algorithm_labels() if algorithm in set(table["algorithm"])]
 
 
 def curve(ax: Axes, points: pd.DataFrame, x: str, algorithm: str, shift: float, **line_properties: Any) -> None:

@@ -10,8 +10,8 @@ import pandas as pd
 
 from analysis.layout import AMOUNT, level
 from analysis.runs import (
-    ALGORITHM_LABELS,
-    DATASET_LABELS,
+    DATASETS,
+    algorithm_labels,
     ask,
     is_missing,
     noise_sources,
@@ -55,9 +55,10 @@ def level_name(name: str, value: Any, named: bool = False) -> str:
     """
     if is_missing(value):
         return ""
-    if name in ("algorithm", AMOUNT, "dataset"):
-        words = {"algorithm": ALGORITHM_LABELS, "dataset": DATASET_LABELS}.get(name)
-        return words[value] if words else setting_label(value)
+    if name == "algorithm":
+        return algorithm_labels()[value]
+    if name in (AMOUNT, "dataset"):
+        return DATASETS[value].label if name == "dataset" else setting_label(value)
     text = value_text(value)
     if isinstance(value, str):
         return f"{name} {text}" if named else text.replace("_", " ")

@@ -15,7 +15,7 @@ import torch
 
 from analysis.statistics import mean_interval, plus_minus
 from pipeline.learning.data import Dataset, load
-from pipeline.learning.run import train
+from pipeline.learning.train import train
 from pipeline.trials import TrialConfig
 from pipeline.trials.packs import Pack
 

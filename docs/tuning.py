@@ -18,7 +18,7 @@ from committed import file_of
 
 from analysis.exhibits.selection import choose
 from analysis.exhibits.suggestions import budget_epsilon
-from analysis.runs import ALGORITHM_LABELS, frame_of
+from analysis.runs import algorithm_labels, frame_of
 from analysis.statistics import mean_interval, plus_minus
 from pipeline import run_sweep
 from pipeline.experiment.experiment import Experiment, parse_experiment
@@ -90,7 +90,7 @@ def table(rows: pd.DataFrame) -> str:
     for (method, algorithm), of in rows.groupby(["method", "algorithm"], sort=False):
         found = [mean_interval(part["test %"]) for _, part in of.groupby("epsilon")]
         cells = [plus_minus(i.mean, half_width=i.half_width, minimum=0, maximum=100) for i in found]
-        lines.append(f"| {METHODS[method]} | {ALGORITHM_LABELS[algorithm]} | {' | '.join(cells)} | "
+        lines.append(f"| {METHODS[method]} | {algorithm_labels()[algorithm]} | {' | '.join(cells)} | "
                      f"{of['trials'].mean():.1f} | {of['core minutes'].mean():.1f} |")
     return "\n".join(lines) + "\n"
 

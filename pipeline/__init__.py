@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from pipeline.experiment.experiment import Experiment, load_experiment
     from pipeline.experiment.preset import recommended
     from pipeline.learning.data.dataset import load as load_dataset
+    from pipeline.learning.own.register import network
     from pipeline.sweep.run import run_sweep
     from pipeline.trials.fields import setting
-    from pipeline.trials.network import network
     from pipeline.trials.packs import Resources
     from pipeline.trials.table import table_inputs
 
@@ -42,6 +42,6 @@ __all__ = ["ConfigError", "Experiment", "Resources", "TrialConfig", "account", "
 __getattr__, __dir__ = lazy(__name__, {
     "Experiment": "experiment.experiment", "Resources": "trials.packs", "account": "api",
     "load_dataset": "learning.data.dataset:load", "load_experiment": "experiment.experiment", "load_model": "api",
-    "network": "trials.network", "privacy_tags": "accounting", "recommended": "experiment.preset",
+    "network": "learning.own.register", "privacy_tags": "accounting", "recommended": "experiment.preset",
     "run_sweep": "sweep.run", "setting": "trials.fields", "table_inputs": "trials.table",
     "train": "api"})

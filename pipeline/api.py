@@ -15,7 +15,7 @@ from pipeline.accounting.evaluations import check_evaluations
 from pipeline.learning.data.dataset import Dataset, load_for
 from pipeline.learning.export import read as read_export
 from pipeline.learning.model import TrainedModel, model_of
-from pipeline.learning.run import train as train_pack
+from pipeline.learning.train import train as train_pack
 from pipeline.tracking.artifacts import config_of
 from pipeline.tracking.reader import Reader
 from pipeline.trials.config import ConfigError, TrialConfig
@@ -66,7 +66,7 @@ def train(trials: TrialConfig | Sequence[TrialConfig], data: Dataset | str | os.
     else:
         datasets = load_for(trials, data, device)
     for name, dataset in datasets.items():
-        if dataset.spec != DATASETS[name]:
+        if dataset.spec != DATASETS[name].spec:
             raise ConfigError(f"data: must be the data set of every trial, '{name}', got one with {dataset.spec}")
     gpus = 1.0 if torch.device(device).type == "cuda" else 0.0
     packs = plan(trials, Resources(gpu=gpus), workers=1)  # a pack: trials with equal tensor shapes

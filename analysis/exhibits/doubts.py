@@ -8,12 +8,11 @@ from dataclasses import Field
 from typing import Any, NamedTuple
 
 from analysis.exhibits.evidence import KEY, NO_FRONTIER, Evidence, Key
-from analysis.runs import ALGORITHM_LABELS, DATASET_LABELS, NON_PRIVATE, setting_label
+from analysis.runs import DATASETS, NON_PRIVATE, algorithm_labels, setting_label
 from analysis.statistics import accuracy_error, welch_interval
 from pipeline.experiment.search import Domain, Search
 from pipeline.trials.arithmetic import CLAMPED
 from pipeline.trials.config import settings
-from pipeline.trials.datasets import DATASETS
 from pipeline.trials.kinds import KINDS
 
 ERRORS = 3  # an accuracy within this many standard errors of chance counts as chance
@@ -36,7 +35,7 @@ class Doubt(NamedTuple):
     def names(self) -> str:
         """Return the affected algorithms: `DFA`, `BP and DFA`."""
         affected = {point[KEY.index("algorithm")] for point in self.points}
-        return " and ".join(label for name, label in ALGORITHM_LABELS.items() if name in affected)
+        return " and ".join(label for name, label in algorithm_labels().items() if name in affected)
 
 
 def chance(evidence: Evidence) -> Doubt | None:
@@ -47,7 +46,7 @@ def chance(evidence: Evidence) -> Doubt | None:
     """
     at_chance, chance_texts = [], {}  # points; data set -> its accuracy of chance
     for row in evidence.rows:
-        spec = DATASETS[row["dataset"]]
+        spec = DATASETS[row["dataset"]].spec
         level = spec.majority or 1 / spec.n_classes
         error = accuracy_error([value / 100 for value in row["values"]], level, spec.n_test)
         if row["mean"] <= 100 * level + ERRORS * (100 * error):
@@ -82,7 +81,7 @@ def flat(evidence: Evidence) -> Doubt | None:
             continue
         worst, *_, best = sorted(curve, key=lambda row: row["mean"])
         mean_accuracy = sum(means) / len(means) / 100  # a fraction
-        by_records = accuracy_error([], mean_accuracy, DATASETS[dataset].n_test)  # of the test set, whatever the seeds
+        by_records = accuracy_error([], mean_accuracy, DATASETS[dataset].spec.n_test)  # of the test set
         tolerance = min(MOST_APART, 100 * by_records)  # points, as all that follows
         difference = welch_interval(worst["values"], best["values"])  # best less worst
         is_beyond_seeds = difference.low > 0  # not with one seed, whose interval has no ends
@@ -145,7 +144,7 @@ def effort(evidence: Evidence) -> Doubt | None:
         fewer_in_group = [row["key"] for row in group if row["settings"] < max_settings]
         if fewer_in_group:
             with_fewer += fewer_in_group
-            counts |= {f"{ALGORITHM_LABELS[row['algorithm']]} {row['settings']}": None for row in group}
+            counts |= {f"{algorithm_labels()[row['algorithm']]} {row['settings']}": None for row in group}
     return _doubt("effort", with_fewer, evidence, lambda where: (
         f"{where}: fewer settings tried than for others ({', '.join(counts)}); give every algorithm as many."))
 
@@ -246,9 +245,9 @@ def _where(points: frozenset[Key], evidence: Evidence) -> str:
         levels = _levels(affected)
         if len(affected) == len(curve) > 1:
             levels = "every noise" if kind == NO_FRONTIER else "every ε"
-        dataset_text = f" on {DATASET_LABELS[dataset]}" if has_several_datasets else ""
-        places.append((list(ALGORITHM_LABELS).index(algorithm),
-                       f"{ALGORITHM_LABELS[algorithm]}{dataset_text} at {levels}"))
+        dataset_text = f" on {DATASETS[dataset].label}" if has_several_datasets else ""
+        places.append((list(algorithm_labels()).index(algorithm),
+                       f"{algorithm_labels()[algorithm]}{dataset_text} at {levels}"))
     return _listed([place for _, place in sorted(places)], "; ")
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pandas as pd
 
 from analysis.exhibits.metrics import METRICS
-from analysis.runs import ALGORITHM_LABELS, Sweep, ask, by_noise, load_runs, require_accuracy, setting_names, trials_of
+from analysis.runs import Sweep, algorithm_labels, ask, by_noise, load_runs, require_accuracy, setting_names, trials_of
 from analysis.statistics import SUMMARY
 from analysis.statistics import summarize as summary
 from analysis.text import settings_text
@@ -99,7 +99,7 @@ def ordered(table: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
     def rank(column: pd.Series) -> pd.Series:
         if column.name not in ("algorithm", "setting"):
             return column
-        order = list(ALGORITHM_LABELS) if column.name == "algorithm" else by_noise(column)
+        order = list(algorithm_labels()) if column.name == "algorithm" else by_noise(column)
         return column.map({value: number for number, value in enumerate(order)})
 
     return table.sort_values(list(by), key=rank, kind="stable", ignore_index=True)

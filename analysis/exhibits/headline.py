@@ -17,11 +17,10 @@ from analysis.exhibits.frontier.points import PRICE, compared_epsilon, summarize
 from analysis.exhibits.metrics import METRICS
 from analysis.exhibits.selection import Choice
 from analysis.exhibits.table import Table
-from analysis.runs import ALGORITHM_LABELS, DATASET_LABELS, NO_VALUE
+from analysis.runs import DATASETS, NO_VALUE, algorithm_labels
 from analysis.statistics import MeanInterval, accuracy_error, difference_of
 from analysis.text import PROTECTED, short
 from pipeline.experiment.experiment import Experiment
-from pipeline.trials.datasets import DATASETS
 from pipeline.trials.kinds import GUARANTEED, KINDS
 from pipeline.trials.naming import counted
 from pipeline.trials.ranking import is_difference, joined, who_leads
@@ -151,7 +150,7 @@ def published(choice: Choice, runs: pd.DataFrame, experiment: Experiment) -> Hea
 
 def _answer(evidence: Evidence, dataset: str, kind: str) -> Headline:
     """Return the verdict on the frontier of a data set and kind of epsilon, with the lead at each epsilon."""
-    place = f" on {DATASET_LABELS[dataset]}" if evidence.shown["dataset"].nunique() > 1 else ""
+    place = f" on {DATASETS[dataset].label}" if evidence.shown["dataset"].nunique() > 1 else ""
     if reason := evidence.refused.get((dataset, kind)):
         return Headline(f"No verdict for {kind} ε{place}: {reason}.")
     point_runs = evidence.shown[(evidence.shown["dataset"] == dataset) & (evidence.shown["kind"] == kind)]
@@ -218,14 +217,14 @@ def _in_doubt(reasons: Sequence[str]) -> str:
 def _errors(values: Sequence[float] | pd.Series, dataset: str) -> tuple[float, float]:
     """Return standard errors of a mean of accuracies, in points: by the test records alone, and over seeds (or NaN)."""
     accuracies = pd.Series(values, dtype=float)
-    by_records = 100 * accuracy_error([], min(accuracies.mean(), 100) / 100, DATASETS[dataset].n_test)
+    by_records = 100 * accuracy_error([], min(accuracies.mean(), 100) / 100, DATASETS[dataset].spec.n_test)
     return by_records, float(accuracies.sem())
 
 
 def _test_error(errors: tuple[float, float], dataset: str) -> str:
     """Return the sentence on the test records, if their error is larger than that over seeds."""
     by_records, over_seeds = errors
-    return (f"The test set of {DATASETS[dataset].n_test:,} records alone has a standard error of {by_records:.2g} "
+    return (f"The test set of {DATASETS[dataset].spec.n_test:,} records alone has a standard error of {by_records:.2g} "
             f"points, more than the seeds ({over_seeds:.2g}).") if by_records > over_seeds else ""
 
 
@@ -236,7 +235,7 @@ def _under_table(evidence: Evidence) -> str:
         by_records, over_seeds = _errors(row["values"], row["dataset"])
         if by_records > over_seeds:
             largest[row["dataset"]] = max(by_records, largest.get(row["dataset"], 0))
-    texts = [f"{error:.2g} points ({DATASET_LABELS[name]}, {DATASETS[name].n_test:,} records)"
+    texts = [f"{error:.2g} points ({DATASETS[name].label}, {DATASETS[name].spec.n_test:,} records)"
              for name, error in largest.items()]
     return f"± is over seeds; the test set alone has a standard error of up to {joined(texts)}." if texts else ""
 
@@ -295,7 +294,7 @@ def _price(experiment: Experiment, choice: Choice | None) -> Iterator[str]:
 
 
 def _label(row: Mapping[str, Any]) -> str:
-    return ALGORITHM_LABELS[row["algorithm"]]
+    return algorithm_labels()[row["algorithm"]]
 
 
 def _score(row: Mapping[str, Any]) -> str:

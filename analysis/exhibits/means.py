@@ -10,10 +10,10 @@ from analysis.exhibits.frontier.points import tightest
 from analysis.exhibits.metrics import HEADINGS, METRICS
 from analysis.exhibits.table import Table
 from analysis.runs import (
-    ALGORITHM_LABELS,
-    DATASET_LABELS,
+    DATASETS,
     NO_VALUE,
     NON_PRIVATE,
+    algorithm_labels,
     ask,
     setting_label,
     trials_of,
@@ -70,8 +70,8 @@ def texts(table: pd.DataFrame, runs: pd.DataFrame) -> Texts:
               *(f"ε {kind}" for kind in kinds)]
     rows = []
     for row in table.to_dict("records"):
-        cells = [ALGORITHM_LABELS[row["algorithm"]], setting_label(row["noise"])]
-        cells += [DATASET_LABELS[row[name]] if name == "dataset" else value_text(row[name]) for name in fields]
+        cells = [algorithm_labels()[row["algorithm"]], setting_label(row["noise"])]
+        cells += [DATASETS[row[name]].label if name == "dataset" else value_text(row[name]) for name in fields]
         cells.append(str(row["n"]))
         for name in scores:
             mean, half_width = row[f"{name}/mean"], row[f"{name}/half_width"]

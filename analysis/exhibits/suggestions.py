@@ -19,7 +19,7 @@ from analysis import style
 from analysis.exhibits.envelope import SCORE
 from analysis.exhibits.exhibit import Exhibit, Texts
 from analysis.exhibits.table import Table
-from analysis.runs import ALGORITHM_LABELS, NO_VALUE, ReportError, trials_of, value_text
+from analysis.runs import NO_VALUE, ReportError, algorithm_labels, trials_of, value_text
 from analysis.text import axis_name
 from pipeline.accounting.budget import Filter, restored_filter
 from pipeline.accounting.epsilon import Epsilon
@@ -208,7 +208,7 @@ def importances(search: Search, trials: Sequence[TrialConfig], scores: Sequence[
 
 
 def _text(name: object, value: Any) -> str:
-    return ALGORITHM_LABELS[value] if name == "algorithm" else value_text(value)
+    return algorithm_labels()[value] if name == "algorithm" else value_text(value)
 
 
 def plot_space(space: Mapping[str, Domain], table: pd.DataFrame) -> Figure:

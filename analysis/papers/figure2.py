@@ -17,9 +17,9 @@ from analysis import style
 from analysis.exhibits.exhibit import Exhibit
 from analysis.exhibits.metrics import METRICS, Metric, layer_name
 from analysis.runs import (
-    ALGORITHM_LABELS,
     NON_PRIVATE,
     ReportError,
+    algorithm_labels,
     by_noise,
     common_value,
     load_history,
@@ -81,7 +81,7 @@ def plot(table: pd.DataFrame, layer: str = f"layer {LAYER}") -> Figure:
         figure, axes = style.panels(len(algorithms) + 1, per_row=3)
         for algorithm, ax in zip(algorithms, axes, strict=False):
             panel(accuracy[accuracy["algorithm"] == algorithm], ax, looks)
-            style.name_axes(ax, "Epoch", "Validation accuracy (%)", ALGORITHM_LABELS[algorithm])
+            style.name_axes(ax, "Epoch", "Validation accuracy (%)", algorithm_labels()[algorithm])
             ax.sharey(axes[0])
         panel(alignment, axes[-1], looks)
         style.name_axes(axes[-1], "Epoch", "Alignment (cosine)", f"PDFA, {layer}")

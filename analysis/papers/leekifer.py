@@ -21,11 +21,11 @@ from analysis.exhibits.exhibit import Exhibit, Texts
 from analysis.exhibits.needs import readings, update_sigma
 from analysis.exhibits.table import Table
 from analysis.runs import (
-    ALGORITHM_LABELS,
-    DATASET_LABELS,
+    DATASETS,
     NO_VALUE,
     NON_PRIVATE,
     ReportError,
+    algorithm_labels,
     ask,
     common_value,
     load_history,
@@ -113,7 +113,7 @@ def reading_of(runs: pd.DataFrame) -> pd.Series:
 
 def plot(table: pd.DataFrame) -> Figure:
     """Plot the table of `tabulate`: a panel for each data set and sigma, with one legend."""
-    datasets = [dataset for dataset in DATASET_LABELS if dataset in set(table["dataset"])]
+    datasets = [dataset for dataset in DATASETS if dataset in set(table["dataset"])]
     sigmas = sorted(sigma for sigma in table["sigma"].unique() if sigma > 0)
     if not sigmas:
         raise ReportError("leekifer: needs private trials, found none")
@@ -124,7 +124,7 @@ def plot(table: pd.DataFrame) -> Figure:
             # Trials without privacy (sigma 0) are in every panel, for comparison.
             lines |= panel(table[(table["dataset"] == dataset) & table["sigma"].isin([0, sigma])], ax)
             style.name_axes(ax, "Epoch", f"{common_value(table['accuracy_of']).capitalize()} accuracy (%)",
-                            f"{DATASET_LABELS[dataset]}, σ = {sigma:.3g}")
+                            f"{DATASETS[dataset].label}, σ = {sigma:.3g}")
         style.name_once(axes)
         n_seeds = table.groupby(CURVES)["seed"].nunique()
         for line, spent in zip(lines.values(), tight(table, lines), strict=True):
@@ -170,7 +170,7 @@ def panel(table: pd.DataFrame, ax: Axes) -> dict[str, Line2D]:
 
 def method(algorithm: str, sigma: float, reading: str = "") -> str:
     """Return a curve's name: `DP-DFA`, `DP-DFA, bounding scale`, or `BP, non-private`."""
-    label = ALGORITHM_LABELS[algorithm]
+    label = algorithm_labels()[algorithm]
     parts = [f"DP-{label}"] if sigma else [label, NON_PRIVATE]
     if reading:
         parts.append(reading)
@@ -200,7 +200,7 @@ def texts(table: pd.DataFrame) -> Texts:
     header = ("data set", "σ", "method", f"{split} accuracy (%)", "n", "epochs", "ε published", "ε tight")
     rows = []
     for row in cells.itertuples():
-        rows.append([DATASET_LABELS[row.dataset], f"{row.sigma:.3g}", method(row.algorithm, row.sigma, row.reading),
+        rows.append([DATASETS[row.dataset].label, f"{row.sigma:.3g}", method(row.algorithm, row.sigma, row.reading),
                      f"{row.accuracy:.2f}", f"{row.n}", f"{row.epochs}", number(row.published), number(row.tight)])
     epsilon = under_assumptions("certified", [relation_of("without_replacement")], ["without_replacement"],
                                 trials["delta"], standing(trials["noise"]))

@@ -15,11 +15,11 @@ from analysis.exhibits.envelope import averaged, ordered
 from analysis.exhibits.exhibit import Exhibit, Texts
 from analysis.exhibits.table import Table, crossed
 from analysis.runs import (
-    ALGORITHM_LABELS,
-    DATASET_LABELS,
+    DATASETS,
     NO_VALUE,
     NON_PRIVATE,
     ReportError,
+    algorithm_labels,
     by_noise,
     common_value,
     require_replicates,
@@ -82,7 +82,7 @@ def texts(runs: pd.DataFrame, table: pd.DataFrame) -> Texts:
     """Return a captioned table with cells `ours (paper)`, one with a row per cell and more detail, and notes."""
     cells, details = {}, []
     for row in table.itertuples():
-        algorithm, noise = ALGORITHM_LABELS[row.algorithm], setting_label(row.setting)
+        algorithm, noise = algorithm_labels()[row.algorithm], setting_label(row.setting)
         paper = "" if math.isnan(row.paper) else f"{row.paper:.2f}"
         ours = plus_minus(row.accuracy_mean, half_width=row.accuracy_half_width)
         cells[algorithm, noise] = f"{ours} ({paper})" if paper else ours
@@ -100,7 +100,7 @@ def texts(runs: pd.DataFrame, table: pd.DataFrame) -> Texts:
 def caption(runs: pd.DataFrame, table: pd.DataFrame) -> str:
     """Return the caption: data, n, interval, and a remark on sigma."""
     beside = f", in parentheses that of {SOURCE}" if table["paper"].notna().any() else ""
-    return (f"Test accuracy (%) on {DATASET_LABELS[common_value(runs['dataset'])]} after "
+    return (f"Test accuracy (%) on {DATASETS[common_value(runs['dataset'])].label} after "
             f"{counted(_listed(runs['epochs']), 'epoch')}{beside}: {means_text(table['n'])}. σ is a noise level, "
             "not a privacy level.")
 
@@ -113,7 +113,7 @@ def _notes(runs: pd.DataFrame, table: pd.DataFrame) -> list[str]:
         sentences.append(f"Intervals are at most ±{table['accuracy_half_width'].max():.2f} points{some_without}.")
     diverged = runs[runs["status"] == "diverged"].groupby(["algorithm", "setting"], sort=False).size()
     if len(diverged):
-        names = ", ".join(f"{ALGORITHM_LABELS[algorithm]} {setting_label(setting)} ({count})"
+        names = ", ".join(f"{algorithm_labels()[algorithm]} {setting_label(setting)} ({count})"
                           for (algorithm, setting), count in diverged.items())
         sentences.append(f"Diverged trials: {names}; they count with the weights they ended with, records without a "
                          "finite output as wrong.")
@@ -136,7 +136,7 @@ def _learning_rates(runs: pd.DataFrame) -> str:
     algorithm has several rates.
     """
     labels_by_rates: dict[str, list[str]] = {}  # rates as text -> labels of the algorithms with these rates
-    for algorithm, label in ALGORITHM_LABELS.items():
+    for algorithm, label in algorithm_labels().items():
         trials = runs[runs["algorithm"] == algorithm]
         if trials.empty:
             continue

@@ -12,10 +12,10 @@ import pandas as pd
 from analysis.exhibits.exhibit import Texts
 from analysis.exhibits.table import Table
 from analysis.runs import (
-    ALGORITHM_LABELS,
-    DATASET_LABELS,
+    DATASETS,
     NO_VALUE,
     ReportError,
+    algorithm_labels,
     ask,
     is_missing,
     require_seeds_alone,
@@ -115,7 +115,8 @@ def texts(comparison: Comparison) -> Texts:
         interval = NO_VALUE if math.isnan(row["low"]) else f"{row['low']:+.2f} to {row['high']:+.2f}"
         values = [value_text(row[name]) for name in comparison.shown]
         if "dataset" in comparison.shown:
-            values[comparison.shown.index("dataset")] = DATASET_LABELS.get(row["dataset"], row["dataset"])
+            name = row["dataset"]
+            values[comparison.shown.index("dataset")] = DATASETS[name].label if name in DATASETS else name
         rows.append([*names_of(row), *values, f"{row['a_mean']:.2f}", f"{row['b_mean']:.2f}",
                      f"{row['difference']:+.2f}" if is_difference(row["difference"]) else "0.00", interval, n])
     n_text_columns = 2 + len(comparison.shown)  # algorithm, noise and the settings
@@ -130,7 +131,7 @@ def accuracies(comparison: Comparison) -> pd.DataFrame:
 
 def names_of(row: Mapping[str, Any]) -> tuple[str, str]:
     """Return the names of a row's algorithm and noise; `DFA → BP` if they differ between the experiments."""
-    algorithms = [ALGORITHM_LABELS[row[f"algorithm_{side}"]] for side in "ab"]
+    algorithms = [algorithm_labels()[row[f"algorithm_{side}"]] for side in "ab"]
     settings = [setting_label(row[f"setting_{side}"]) for side in "ab"]
     return " → ".join(dict.fromkeys(algorithms)), " → ".join(dict.fromkeys(settings))
 

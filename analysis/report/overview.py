@@ -25,11 +25,11 @@ from analysis.exhibits.table import Cell
 from analysis.report.page import Download, Page, TrialColumn
 from analysis.report.statements import epsilons, guarantees, kinds_of, notes, of_others, state
 from analysis.runs import (
-    ALGORITHM_LABELS,
-    DATASET_LABELS,
+    DATASETS,
     NO_VALUE,
     NOISE,
     TRIAL,
+    algorithm_labels,
     by_noise,
     setting_label,
     setting_names,
@@ -88,9 +88,9 @@ def compose(experiment: Experiment, runs: pd.DataFrame, tracked: Sequence[Tracke
 def _facts(experiment: Experiment, runs: pd.DataFrame, tracked: Sequence[TrackedRun]) -> list[tuple[str, str]]:
     """Return (name, value) of what was run: trials, data, varied settings, the settings' origin, and time."""
     begin, end = _span(tracked)
-    algorithms = ", ".join(ALGORITHM_LABELS[algorithm] for algorithm in runs["algorithm"].unique())
+    algorithms = ", ".join(algorithm_labels()[algorithm] for algorithm in runs["algorithm"].unique())
     return [("Trials", ", ".join(f"{count} {status}" for status, count in Counter(runs["status"]).items())),
-            ("Data", ", ".join(DATASET_LABELS[name] for name in runs["dataset"].unique())), ("Algorithm", algorithms),
+            ("Data", ", ".join(DATASETS[name].label for name in runs["dataset"].unique())), ("Algorithm", algorithms),
             ("Noise", ", ".join(map(setting_label, by_noise(runs["setting"])))),
             *((name, _values(runs[name])) for name in (*_varied(experiment, runs), "seed")),
             *_settings_origin(experiment, runs), ("Began (UTC)", f"{begin:%Y-%m-%d %H:%M}"),
@@ -129,7 +129,7 @@ def trials(experiment: Experiment, runs: pd.DataFrame, links: Sequence[str] = ()
     """
     noise = by_noise(runs["setting"])  # the order by which the column sorts
     named = (*_varied(experiment, runs), "seed")
-    columns = [TrialColumn("algorithm", [Cell(ALGORITHM_LABELS.get(name, name)) for name in runs["algorithm"]]),
+    columns = [TrialColumn("algorithm", [Cell(algorithm_labels().get(name, name)) for name in runs["algorithm"]]),
                TrialColumn("noise", [Cell(setting_label(level), noise.index(level)) for level in runs["setting"]]),
                *(_setting_column(name, runs[name]) for name in named), *_measured(runs), *_epsilon_columns(runs)]
     if (runs["status"] != "finished").any():
@@ -277,7 +277,7 @@ def _problems(experiment: Experiment, runs: pd.DataFrame, store: Reader) -> list
     for row in diverged.to_dict("records"):
         last_epoch = max((epoch for epoch, _ in store.history(row["run_id"], CLOCK)), default=0)
         varied = [f"{field} = {value_text(row[field])}" for field in _varied(experiment, runs)]
-        name = " ".join([ALGORITHM_LABELS[row["algorithm"]], setting_label(row["setting"]), *varied,
+        name = " ".join([algorithm_labels()[row["algorithm"]], setting_label(row["setting"]), *varied,
                          f"seed {row['seed']}"])
         sentences.append(f"{name} (`{row['trial_key']}`) diverged after epoch {last_epoch} of {row['epochs']}: a "
                          "weight stopped being finite. It counts with the weights it ended with.")

@@ -21,7 +21,7 @@ from matplotlib.colors import to_hex
 from analysis.exhibits.exhibit import Exhibit
 from analysis.exhibits.headline import Headline
 from analysis.exhibits.table import Cell, Table
-from analysis.runs import ALGORITHM_LABELS
+from analysis.runs import algorithm_labels
 from analysis.style import PALETTE
 from analysis.svg import SVG, XLINK
 
@@ -125,12 +125,12 @@ def render(page: Page) -> str:
         # The algorithms with curves that can be hidden in an SVG, in drawing order.
         algorithms=lambda figure: list(dict.fromkeys(re.findall(r'data-algorithm="([^"]+)"', figure))),
         breaking=lambda text: Markup("_<wbr>").join(text.split("_")))  # lines may break after underscores
-    palette = {name: to_hex(PALETTE[name]) for name in ALGORITHM_LABELS}
+    palette = {name: to_hex(PALETTE[name]) for name in algorithm_labels()}
     # The usual name of each column of the table of trials, once.
     filter_names = list(dict.fromkeys([*column.names, column.heading][0] for column in page.trials))
     return environment.get_template("page.html").render(
         page=page, styles=Markup(styles), script=Markup(script), script_digest=digest, palette=palette,
-        labels=ALGORITHM_LABELS, is_table=lambda part: isinstance(part, Table), filter_names=filter_names)
+        labels=algorithm_labels(), is_table=lambda part: isinstance(part, Table), filter_names=filter_names)
 
 
 def downloads(exhibit: Exhibit) -> list[Download]:
@@ -189,7 +189,7 @@ def _inline(text: str) -> Markup:
 
 def _marked(text: str) -> Markup:
     """Return a table cell's text as HTML; the name of an algorithm gets a mark in its colour of the figures."""
-    for algorithm, label in ALGORITHM_LABELS.items():
+    for algorithm, label in algorithm_labels().items():
         if text in (label, algorithm):
             mark = Markup('<i class="mark" style="--mark: var(--{})"></i>').format(algorithm)
             return mark + _inline(text)

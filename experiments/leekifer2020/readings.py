@@ -13,6 +13,7 @@ import math
 import torch
 
 from pipeline.learning.mechanisms import gaussian
+from pipeline.learning.mechanisms.base import MECHANISMS
 from pipeline.learning.mechanisms.gaussian import clip_factor
 from pipeline.learning.mechanisms.optics import scale_factor
 from pipeline.trials import component
@@ -25,62 +26,10 @@ LEAST_NOISE = {"poisson": 0.1}  # over the largest contribution, of a privacy-lo
 CLIPS = chosen("bounding", "clip")
 
 
-class LeeKiferClipping(gaussian.Component):
-    """Clips or scales what each record contributes, as the settings of `LeeKifer` say."""
-
-    def __init__(self, trials, net, device, matrices=None):
-        super().__init__(trials, net, device, matrices)
-        shared = trials[0]
-        self.scales, self.clips_error = shared.parts.mechanism.scales, shared.error_clip
-        self.conv_error_is_raw = (shared.conv_error == "raw" and shared.parts.feedback.convolutional
-                                  and shared.error_clip)
-        parts = [(trial, trial.parts.mechanism) for trial in trials]
-        self.delta_bounds = self.by_layer([part.delta_bounds(trial, part.error_bound) for trial, part in parts])
-        self.layer_bound, = self.by_layer([[part.layer_bound(trial)] for trial, part in parts])  # C/sqrt(L)
-
-    @staticmethod
-    def bound(trial):
-        return trial.parts.mechanism.contribution_norm(trial)
-
-    def error(self, error):
-        """Return e as it is if `bounded_factors` clips it later or nothing does, else clipped, as in `component`."""
-        return error if self.conv_error_is_raw or not self.clips_error else super().error(error)
-
-    def bounded(self, deltas, activations):
-        if not self.scales:
-            return super().bounded(deltas, activations)
-        n_conv = len(self.conv_bounds)
-        dense_deltas, dense_inputs = self.bounded_factors(deltas[n_conv:], activations[n_conv:])
-        deltas, activations = [*deltas[:n_conv], *dense_deltas], [*activations[:n_conv], *dense_inputs]
-        return [d * (self.layer_bound / layer.squared_norms(d, h).sqrt_())  # norm C/sqrt(L); zeros stay zeros
-                for layer, d, h in zip(self.net.layers, deltas, activations, strict=True)], activations
-
-    def bounded_factors(self, deltas, inputs):
-        if self.conv_error_is_raw:  # feedback is linear in e = delta^L, so this clips e for the fully connected layers
-            error_factor = scale_factor(deltas[-1], self.tau_e)
-            deltas = [d * error_factor for d in deltas]
-        return super().bounded_factors(deltas, inputs)
-
-    def layer_factors(self, lengths, squares):  # with arithmetic `integer`
-        if not self.scales:
-            return super().layer_factors(lengths, squares)
-        factors = []
-        for delta_norm, h_squared, tau_h in zip(lengths, squares, self.activation_bounds, strict=True):
-            h_factor = clip_factor(h_squared, tau_h)
-            norm = delta_norm * (1 + h_squared * h_factor.square()).sqrt()  # of weights and bias together
-            delta_factor = torch.where(delta_norm > 0, self.layer_bound / norm, 0.0)
-            factors.append((delta_factor * h_factor, delta_factor))
-        return factors
-
-    def error_factor(self, error_norm):
-        return super().error_factor(error_norm) if self.clips_error else torch.ones_like(error_norm)
-
-
 @part("mechanism", "lee_kifer")
 class LeeKifer(component.Component):
     """Component clipping as Lee & Kifer 2020 may be read."""
 
-    works = LeeKiferClipping
     guarantee = ("every layer's part is scaled to C/sqrt(L), or its factors are clipped, and an error that is not "
                  "clipped has a norm of at most sqrt 2")
     bounding: str = setting(
@@ -131,3 +80,55 @@ class LeeKifer(component.Component):
         refuse(ratio > 1 and 0 < self.noise_multiplier < least, "noise_multiplier", f"must be at least {least:.3g} "
                f"with sampler '{trial.sampler}' where a record contributes up to {ratio:.4g} times the norm that noise "
                "is measured by (error_clip), or nothing is accounted for", self.noise_multiplier)
+
+
+@MECHANISMS.of(LeeKifer)
+class LeeKiferClipping(gaussian.ComponentStep):
+    """Clips or scales what each record contributes, as the settings of `LeeKifer` say."""
+
+    def __init__(self, trials, net, device, matrices=None):
+        super().__init__(trials, net, device, matrices)
+        shared = trials[0]
+        self.scales, self.clips_error = shared.parts.mechanism.scales, shared.error_clip
+        self.conv_error_is_raw = (shared.conv_error == "raw" and shared.parts.feedback.convolutional
+                                  and shared.error_clip)
+        parts = [(trial, trial.parts.mechanism) for trial in trials]
+        self.delta_bounds = self.by_layer([part.delta_bounds(trial, part.error_bound) for trial, part in parts])
+        self.layer_bound, = self.by_layer([[part.layer_bound(trial)] for trial, part in parts])  # C/sqrt(L)
+
+    @staticmethod
+    def bound(trial):
+        return trial.parts.mechanism.contribution_norm(trial)
+
+    def error(self, error):
+        """Return e as it is if `bounded_factors` clips it later or nothing does, else clipped, as in `component`."""
+        return error if self.conv_error_is_raw or not self.clips_error else super().error(error)
+
+    def bounded(self, deltas, activations):
+        if not self.scales:
+            return super().bounded(deltas, activations)
+        n_conv = len(self.conv_bounds)
+        dense_deltas, dense_inputs = self.bounded_factors(deltas[n_conv:], activations[n_conv:])
+        deltas, activations = [*deltas[:n_conv], *dense_deltas], [*activations[:n_conv], *dense_inputs]
+        return [d * (self.layer_bound / layer.squared_norms(d, h).sqrt_())  # norm C/sqrt(L); zeros stay zeros
+                for layer, d, h in zip(self.net.layers, deltas, activations, strict=True)], activations
+
+    def bounded_factors(self, deltas, inputs):
+        if self.conv_error_is_raw:  # feedback is linear in e = delta^L, so this clips e for the fully connected layers
+            error_factor = scale_factor(deltas[-1], self.tau_e)
+            deltas = [d * error_factor for d in deltas]
+        return super().bounded_factors(deltas, inputs)
+
+    def layer_factors(self, lengths, squares):  # with arithmetic `integer`
+        if not self.scales:
+            return super().layer_factors(lengths, squares)
+        factors = []
+        for delta_norm, h_squared, tau_h in zip(lengths, squares, self.activation_bounds, strict=True):
+            h_factor = clip_factor(h_squared, tau_h)
+            norm = delta_norm * (1 + h_squared * h_factor.square()).sqrt()  # of weights and bias together
+            delta_factor = torch.where(delta_norm > 0, self.layer_bound / norm, 0.0)
+            factors.append((delta_factor * h_factor, delta_factor))
+        return factors
+
+    def error_factor(self, error_norm):
+        return super().error_factor(error_norm) if self.clips_error else torch.ones_like(error_norm)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -25,10 +25,16 @@ from dp_accounting.rdp import RdpAccountant
 from pipeline.accounting import curves
 from pipeline.accounting.calibration import calibrate, kept
 from pipeline.accounting.epsilon import check_delta
+from pipeline.trials import sampler
 from pipeline.trials.fields import UserError
 from pipeline.trials.mechanism import MIN_DELTA_PER_STEP, MIN_NOISE_OVER_C
-from pipeline.trials.part import load, parts_of
+from pipeline.trials.part import Workers, parts_of
 from pipeline.trials.sampler import Sampler
+
+# From q, z and the interval to the privacy-loss distribution of a step, of samplers that amplify privacy.
+STEP_LOSSES: Workers[Callable[[float, float, float], curves.LossDistribution]] = Workers()
+STEP_LOSSES.of(sampler.Poisson)(curves.poisson_losses)
+STEP_LOSSES.of(sampler.WithoutReplacement)(curves.without_replacement_losses)
 
 NEIGHBOURS = {"add/remove": NeighboringRelation.ADD_OR_REMOVE_ONE, "replace-one": NeighboringRelation.REPLACE_ONE}
 LEAST_NOISE_OVER_SENSITIVITY = MIN_NOISE_OVER_C / 2  # the sensitivity is 2 C under replace-one
@@ -218,8 +224,7 @@ def loss_distribution(event: PrivacyEvent, interval: float | None = None) -> cur
     interval = interval or interval_of(event)
     if event.mu is not None:  # one Gaussian mechanism of sensitivity 1: rate 1 takes every record
         return curves.poisson_losses(1.0, 1 / event.mu, interval)
-    losses_of_step = load(event.sampler_class.losses)  # the sampler's function, given by name
-    return losses_of_step(event.q, event.z, interval).self_compose(event.steps)
+    return STEP_LOSSES[event.sampler_class](event.q, event.z, interval).self_compose(event.steps)
 
 
 def pld_epsilon(losses: curves.LossDistribution, delta: float, steps: int) -> float:

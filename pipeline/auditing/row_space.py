@@ -16,9 +16,9 @@ import torch
 from pipeline.accounting.audited import auc, tpr_at_fpr
 from pipeline.learning.data.dataset import Dataset
 from pipeline.learning.data.sampling import ABSENT
-from pipeline.learning.mechanisms.photonic import Photonic
-from pipeline.learning.rows import Rows
-from pipeline.learning.run import prepare
+from pipeline.learning.mechanisms.photonic import PhotonicStep
+from pipeline.learning.rows import IntegerRows
+from pipeline.learning.train import prepare
 from pipeline.learning.training import Training
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.packs import Pack
@@ -124,9 +124,9 @@ def _activations(training: Training, indices: torch.Tensor, layer: int) -> torch
     other mechanisms, does not.
     """
     activations, _ = training.net.forward(training.train_inputs.batch(indices))
-    if isinstance(training.mechanism, Photonic):
+    if isinstance(training.mechanism, PhotonicStep):
         activations = training.mechanism.clipped(activations)
     layer_inputs = activations[layer - 1]
-    if isinstance(layer_inputs, Rows):  # integers and their step, in integer arithmetic
+    if isinstance(layer_inputs, IntegerRows):  # integers and their step, in integer arithmetic
         layer_inputs = layer_inputs.real()
     return layer_inputs[0]  # of the only trial

@@ -13,12 +13,13 @@ from pipeline.accounting.audited import auc, checked, gdp_mu_lower, tpr_at_fpr
 from pipeline.accounting.certified import one_step, step_mu, with_noise
 from pipeline.accounting.curves import gdp_eps
 from pipeline.accounting.epsilon import Epsilon
+from pipeline.learning.feedback.algorithms import FEEDBACK
 from pipeline.learning.integers.products import whole_type
 from pipeline.learning.mechanisms import make_mechanism, noise_deviation
-from pipeline.learning.mechanisms.base import Mechanism
+from pipeline.learning.mechanisms.base import MechanismStep
 from pipeline.learning.network.layers import make_layer
-from pipeline.learning.network.network import Network, Parameters, make_network
-from pipeline.learning.rows import Activation, Rows
+from pipeline.learning.network.stacked import Parameters, StackedNetwork, make_network
+from pipeline.learning.rows import Activation, IntegerRows
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.packs import Pack
 from pipeline.trials.shapes import dense_shapes, n_parameters
@@ -45,7 +46,8 @@ class ReleaseAudit:
         return self.mu_lower > self.mu
 
 
-def audit_release(config: TrialConfig, trials: int, delta: float, mechanism: Mechanism | None = None) -> ReleaseAudit:
+def audit_release(config: TrialConfig, trials: int, delta: float,
+                  mechanism: MechanismStep | None = None) -> ReleaseAudit:
     """Return how well the release of one step on two worst-case neighbouring batches can be told apart, with bounds.
 
     The trial's own mechanism, or another one, runs many times on either batch. Several statistics are tried, because
@@ -70,21 +72,21 @@ def audit_release(config: TrialConfig, trials: int, delta: float, mechanism: Mec
                         mu_lower=mu_lower, mu=mu, audited=audited, certified=certified)
 
 
-def _statistics(config: TrialConfig, mechanism: Mechanism | None) -> tuple[list[str], Callable[[int], list[float]]]:
+def _statistics(config: TrialConfig, mechanism: MechanismStep | None) -> tuple[list[str], Callable[[int], list[float]]]:
     """Return the names of the statistics, and a function from neighbour 0 or 1 to those of a new release on it.
 
     `config` has its calibrated noise; `mechanism` is the trial's own by default.
     """
     cpu, has_layers = torch.device("cpu"), not config.parts.network.own
     net = make_network(config, [config.seed]) if has_layers else Flat(config)
-    matrices = config.parts.feedback.load()(Pack((config,)), net, cpu).matrices if config.denoise else None
+    matrices = FEEDBACK[config.parts.feedback](Pack((config,)), net, cpu).matrices if config.denoise else None
     noisy_mechanism = mechanism or make_mechanism(Pack((config,)), net, cpu, matrices)
     without_noise = TrialConfig(config.given, noise_multiplier=0.0, noise="research", private_metrics="")
     noiseless_mechanism = make_mechanism(Pack((without_noise,)), net, cpu, matrices)
     neighbours = _worst_neighbours(config, net.sizes)
     output, *means = (net.blank_parameters(1) for _ in range(3))
 
-    def release(mechanism: Mechanism, j: int, to: Parameters) -> None:
+    def release(mechanism: MechanismStep, j: int, to: Parameters) -> None:
         """Write the mechanism's release on neighbour j into `to`."""
         deltas, activations = neighbours[j]
         if has_layers and not config.exact:
@@ -112,7 +114,7 @@ def _statistics(config: TrialConfig, mechanism: Mechanism | None) -> tuple[list[
     return ["all", *(f"weights {n}" for n in layers), *(f"biases {n}" for n in layers), "support"], release_and_score
 
 
-class Flat(Network):
+class Flat(StackedNetwork):
     """A network for mechanisms that see a contribution as one vector of d numbers: one layer of d biases alone."""
 
     def __init__(self, config: TrialConfig) -> None:
@@ -186,7 +188,7 @@ def _in_integers(config: TrialConfig, deltas: list[torch.Tensor],
                  activations: list[torch.Tensor]) -> tuple[list[torch.Tensor], list[Activation]]:
     """Return the factors with the given signs, as large as integers allow, and no layer's part truncated to nothing."""
     largest = largest_integers(config)
-    inputs = [Rows((activation > 0).to(whole_type(largest.input)) * largest.input, step.input)
+    inputs = [IntegerRows((activation > 0).to(whole_type(largest.input)) * largest.input, step.input)
               for activation, step in zip(activations, steps(config, 1.0, 1.0), strict=True)]
     # Norms of vectors with equal entries: the largest entry times the root of their number.
     input_norms = [rows.step * largest.input * rows.values.shape[-1]**0.5 for rows in inputs]

@@ -81,7 +81,7 @@ def recommend(given: Mapping[str, Any]) -> Recommendation:
         if name in given:
             check(SETTINGS[name], trial[name])
     method_name, rows = method_of(trial["algorithm"], trial["network"], trial["hidden"]), _rows()
-    spec = DATASETS[trial["dataset"]]
+    spec = DATASETS[trial["dataset"]].spec
     datasets = (ANY, trial["dataset"], *([TABLE] if isinstance(spec, TableSpec) else []))
     mechanism = parts_of("mechanism", Mechanism)[trial["mechanism"]]
     epsilon = _epsilon(mechanism, given)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from pipeline.trials.config import ConfigError
-from pipeline.trials.feedback import LABELS
+from pipeline.trials.feedback import algorithm_labels
 from pipeline.trials.fields import check_whole, is_whole, refuse
 from pipeline.trials.naming import counted
 from pipeline.trials.part import SETTINGS
@@ -35,7 +35,8 @@ class Shown:
         refuse(not isinstance(labels, Mapping), "report.labels", "must be a mapping from algorithms to names",
                repr(labels))
         for algorithm, label in labels.items():
-            refuse(algorithm not in LABELS, "report.labels", f"must be of {', '.join(LABELS)}", repr(algorithm))
+            refuse(algorithm not in algorithm_labels(), "report.labels", f"must be of {', '.join(algorithm_labels())}",
+                   repr(algorithm))
             refuse(not isinstance(label, str) or not label.strip(), f"report.labels.{algorithm}", "must be text",
                    repr(label))
 

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import torch
 
-from pipeline.learning.feedback.algorithms import BackPropagation, Feedback
+from pipeline.learning.feedback.algorithms import BackPropagationPath, FeedbackPath
 from pipeline.learning.mechanisms.base import mean_outer_products
-from pipeline.learning.network.network import Network, Parameters
+from pipeline.learning.network.stacked import Parameters, StackedNetwork
 
 
-def true_gradient(net: Network, error: torch.Tensor, activations: list[torch.Tensor], out: Parameters) -> None:
+def true_gradient(net: StackedNetwork, error: torch.Tensor, activations: list[torch.Tensor], out: Parameters) -> None:
     """Write the gradient of the batch's mean loss to `out`: the update of back-propagation."""
-    feedback_update(BackPropagation(), net, error, activations, out)
+    feedback_update(BackPropagationPath(), net, error, activations, out)
 
 
-def feedback_update(feedback: Feedback, net: Network, error: torch.Tensor, activations: list[torch.Tensor],
+def feedback_update(feedback: FeedbackPath, net: StackedNetwork, error: torch.Tensor, activations: list[torch.Tensor],
                     out: Parameters, present: torch.Tensor | None = None) -> None:  # as of `Training.deltas`
     """Write a batch's mean update by a feedback to `out`, without the mechanism's clipping and noise."""
     signals = feedback.signals(error)

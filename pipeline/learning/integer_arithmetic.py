@@ -7,16 +7,17 @@ import sys
 
 import torch
 
-from pipeline.learning.feedback.algorithms import DirectFeedback, Feedback
+from pipeline.learning.feedback.algorithms import DirectFeedback, FeedbackPath
 from pipeline.learning.feedback.projection import GaussianProjector
 from pipeline.learning.integers.contributions import IntegerSum
-from pipeline.learning.integers.inputs import IntegerInputs
-from pipeline.learning.integers.network import IntegerLoss, IntegerNetwork
+from pipeline.learning.integers.integer_inputs import IntegerInputs
+from pipeline.learning.integers.integer_network import IntegerLoss, IntegerNetwork
 from pipeline.learning.integers.products import kernel, power_of_two_above
-from pipeline.learning.mechanisms.gaussian import GaussianMechanism
-from pipeline.learning.network.network import Network
+from pipeline.learning.mechanisms.gaussian import GaussianStep
+from pipeline.learning.network.stacked import StackedNetwork
 from pipeline.learning.randomness import RoundedNoise
-from pipeline.learning.training import FloatingPoint, Training
+from pipeline.learning.training import ARITHMETICS, FloatingPoint, Training
+from pipeline.trials import arithmetic
 from pipeline.trials.arithmetic import CLAMPED
 from pipeline.trials.feedback import is_centered
 from pipeline.trials.steps import GRID_BITS
@@ -32,6 +33,7 @@ def _rounded(x: float) -> float:
     return math.ldexp(round(mantissa * 2**16), exponent - 16)
 
 
+@ARITHMETICS.of(arithmetic.Integer)
 class IntegerArithmetic(FloatingPoint):
     """Integers, with exact sums over records.
 
@@ -50,7 +52,7 @@ class IntegerArithmetic(FloatingPoint):
     def loss(self) -> IntegerLoss:
         return IntegerLoss(self.pack.shared, self.device)
 
-    def feedback(self, net: Network) -> Feedback:
+    def feedback(self, net: StackedNetwork) -> FeedbackPath:
         """Make the feedback path, with matrices B of `MATRIX_BITS` bits: float32 products with errors are then exact.
 
         B is drawn from the rounded Gaussian, as torch's normal draws differ between processors.
@@ -76,7 +78,7 @@ class IntegerArithmetic(FloatingPoint):
     def begin(self, training: Training) -> None:
         """Count what rounding loses of the first `N_CHECKED` test records; warn if many contribute nothing."""
         mechanism = training.mechanism
-        assert isinstance(mechanism, GaussianMechanism) and isinstance(mechanism.integers, IntegerSum)
+        assert isinstance(mechanism, GaussianStep) and isinstance(mechanism.integers, IntegerSum)
         test_y = training.data.test_y
         places = torch.arange(min(N_CHECKED, len(test_y)), device=self.device).expand(len(self.pack.trials), -1)
         activations, logits = training.net.forward(training.test_inputs.batch(places))

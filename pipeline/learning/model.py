@@ -8,13 +8,14 @@ from collections.abc import Mapping
 import numpy as np
 import torch
 
+from pipeline.learning import integer_arithmetic as integer_arithmetic  # enters itself
+from pipeline.learning.data.computed import compute, normalised
 from pipeline.learning.data.dataset import Dataset
-from pipeline.learning.data.features import compute, normalised
 from pipeline.learning.data.inputs import Inputs
 from pipeline.learning.evaluation import EVALUATION_BATCH, Net
 from pipeline.learning.own.building import initial_module
 from pipeline.learning.own.net import OwnNet
-from pipeline.learning.training import FloatingPoint
+from pipeline.learning.training import ARITHMETICS, FloatingPoint
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.packs import Pack
 
@@ -161,4 +162,4 @@ def _check_shapes(weights: Mapping[str, np.ndarray], expected: Mapping[str, tupl
 
 
 def _arithmetic(config: TrialConfig, device: torch.device) -> FloatingPoint:
-    return config.parts.arithmetic.load()(Pack((config,)), device)
+    return ARITHMETICS[config.parts.arithmetic](Pack((config,)), device)

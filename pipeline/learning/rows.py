@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
-Activation = Any  # a tensor [R, m, n], or `Rows`
+Activation = Any  # a tensor [R, m, n], or `IntegerRows`
 
 
-class Rows:
+class IntegerRows:
     """A layer's input as integers.
 
     Attributes:

@@ -1,4 +1,4 @@
-"""The training of a pack, as stacked replicas. `learning.run` makes one, and its caller asks it for every epoch.
+"""The training of a pack, as stacked replicas. `learning.train` makes one, and its caller asks it for every epoch.
 
 It knows no files, no MLflow and no Ray.
 """
@@ -17,23 +17,28 @@ import torch
 from pipeline.accounting.certified import with_noise
 from pipeline.learning.alignment import cosines, feedback_update, true_gradient
 from pipeline.learning.canaries import Canaries
+from pipeline.learning.data.computed import inputs
 from pipeline.learning.data.dataset import Dataset
-from pipeline.learning.data.features import inputs
 from pipeline.learning.data.inputs import Inputs
 from pipeline.learning.data.sampling import ABSENT, BatchSampler, split
 from pipeline.learning.evaluation import EVALUATION_BATCH, Evaluation, worst_class
-from pipeline.learning.feedback.algorithms import Feedback
-from pipeline.learning.feedback.losses import Loss
+from pipeline.learning.feedback.algorithms import FEEDBACK, FeedbackPath
+from pipeline.learning.feedback.losses import LOSSES, OutputLoss
 from pipeline.learning.mechanisms import make_mechanism
-from pipeline.learning.network.network import Network, make_network, start_output
-from pipeline.learning.optimizer import MovingAverage, Optimizer, learning_rate
+from pipeline.learning.network.stacked import StackedNetwork, make_network, start_output
 from pipeline.learning.randomness import Noise
 from pipeline.learning.reporting import first_tags, outcome_of, record_of
+from pipeline.learning.updates import UPDATES, MovingAverage, Update, learning_rate
+from pipeline.trials import arithmetic
 from pipeline.trials.disclosure import ALIGNMENTS
 from pipeline.trials.packs import Pack
+from pipeline.trials.part import Workers
 from pipeline.trials.records import EpochRecord
 
+ARITHMETICS: Workers[type[FloatingPoint]] = Workers()
 
+
+@ARITHMETICS.of(arithmetic.Arithmetic)
 class FloatingPoint:
     """The parts of a training that depend on its arithmetic: here float32, or bfloat16 for factors of products."""
 
@@ -42,14 +47,14 @@ class FloatingPoint:
     def __init__(self, pack: Pack, device: torch.device) -> None:
         self.pack, self.device = pack, device
 
-    def network(self) -> Network:
+    def network(self) -> StackedNetwork:
         return make_network(self.pack.shared, [trial.seed for trial in self.pack.trials], self.device)
 
-    def loss(self) -> Loss:
-        return self.pack.shared.parts.loss.load()(self.pack.shared)
+    def loss(self) -> OutputLoss:
+        return LOSSES[self.pack.shared.parts.loss](self.pack.shared)
 
-    def feedback(self, net: Network) -> Feedback:
-        return self.pack.shared.parts.feedback.load()(self.pack, net, self.device)
+    def feedback(self, net: StackedNetwork) -> FeedbackPath:
+        return FEEDBACK[self.pack.shared.parts.feedback](self.pack, net, self.device)
 
     def begin(self, training: Training) -> None:
         """Look at public records before the first epoch."""
@@ -69,12 +74,12 @@ class Training:
         records: per trial, the indices of its training records [N]; `ABSENT` replaces canaries that are left out.
     """
 
-    net: Network
+    net: StackedNetwork
 
     def __init__(self, pack: Pack, data: Dataset, device: torch.device) -> None:
         self.pack, self.data, self.device = pack, data, device
         self.epoch, self.active = 0, list(range(len(pack.trials)))
-        self.arithmetic: FloatingPoint = pack.shared.parts.arithmetic.load()(pack, device)
+        self.arithmetic: FloatingPoint = ARITHMETICS[pack.shared.parts.arithmetic](pack, device)
         self._split_records()
         self._build()
         self.untrained_losses = self._canary_losses()
@@ -109,12 +114,12 @@ class Training:
                                         self.feedback.matrices)
         self.update = self.net.blank_parameters(len(trials), self.device)
         self.gradient = self.net.blank_parameters(len(trials), self.device)  # for alignment alone
-        self.optimizer: Optimizer = shared.parts.optimizer.load()(shared, self.net.parameters.flat, self.update.flat)
+        self.optimizer: Update = UPDATES[shared.parts.optimizer](shared, self.net.parameters.flat, self.update.flat)
         self.average: MovingAverage | None = None
         if shared.averaging:
             self.average = MovingAverage(self.net.parameters.flat, shared.averaging, shared.exact)
 
-    def _network(self) -> Network:
+    def _network(self) -> StackedNetwork:
         return self.arithmetic.network()
 
     def noise_sources(self) -> list[Noise]:

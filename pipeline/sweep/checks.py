@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from pipeline.accounting.evaluations import check_evaluations
 from pipeline.experiment.experiment import Experiment
@@ -86,13 +87,13 @@ def slots(resources: Resources, offered: Bundle) -> int:
 
 def changed_networks(runs: Iterable[TrackedRun], trials: Iterable[TrialConfig]) -> list[str]:
     """Return remarks on users' networks whose file has changed since these runs, under the same version."""
-    own = {trial.network: trial.parts.network for trial in trials if trial.parts.network.own}
+    own: dict[str, Any] = {trial.network: trial.parts.network for trial in trials if trial.parts.network.own}
     remarks: dict[str, str] = {}
     for run in runs:
         network = own.get(run.params.get("network", ""))
         if network is None or run.params.get("network_version") != str(network.version):
             continue
-        module = network.works.__module__
+        module = network.build.__module__
         digest_now, digest_then = LOADED.get(module), run.tags.get(f"plugin.{module}")
         if digest_now and digest_then and digest_then not in (digest_now, NOT_RECORDED):
             remarks.setdefault(network.name, (

@@ -24,7 +24,6 @@ from pipeline.trials.config import TrialConfig, settings
 from pipeline.trials.fields import plain
 from pipeline.trials.naming import computed_features, counted, duration
 from pipeline.trials.packs import Pack, plan
-from pipeline.trials.part import load
 from pipeline.trials.records import Release
 
 CPU_SECONDS = 4.5  # of the processor, after which no other kind of pack is timed
@@ -202,7 +201,7 @@ def _guesses(run: DryRun, varied: Sequence[str]) -> Iterator[str]:
 
 def _computed_alone(experiment: Experiment) -> Iterator[str]:
     """Yield a line for each of the users' networks whose records are computed one after the other."""
-    reasons = {trial.network: load("pipeline.learning.own.building:check_trainable")(trial)
+    reasons = {trial.network: trial.parts.network.why_alone(trial)
                for trial in experiment.trials if trial.parts.network.own}
     for name, reason in reasons.items():
         if reason:

@@ -22,15 +22,14 @@ import torch
 
 from pipeline.accounting import account
 from pipeline.accounting.certified import event_of, with_noise
-from pipeline.learning.data.dataset import Dataset, Mapped
-from pipeline.learning.data.features import inputs, key_of
+from pipeline.learning.data.computed import inputs, key_of
+from pipeline.learning.data.dataset import Dataset, MappedFeatures
 from pipeline.learning.data.inputs import largest_sizes
 from pipeline.learning.data.sampling import ABSENT
-from pipeline.learning.run import prepare
+from pipeline.learning.train import prepare
 from pipeline.learning.training import Training
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.packs import FLOAT_BYTES, Pack, cost
-from pipeline.trials.part import load
 from pipeline.trials.steps import is_fine
 
 CALL_SECONDS, MOST_CALLS = 0.2, 5  # of one measurement; two calls at least
@@ -261,12 +260,12 @@ def _made_up(trial: TrialConfig, device: torch.device) -> Dataset:
     """Return few random records with the shapes of the trial's data set, the same ones for training and test."""
     spec, n, features = trial.parts.data.spec, N_RECORDS, trial.parts.features
     if trial.parts.network.own:
-        is_alone = load("pipeline.learning.own.building:check_trainable")(trial)
+        is_alone = trial.parts.network.why_alone(trial)
         n = N_ALONE if is_alone else min(n, trial.records_at_once)
     x = torch.randint(0, int(spec.scale) + 1, (n, spec.n_features), dtype=torch.uint8, device=device)
     y = torch.randint(0, spec.n_classes, (n,), device=device)
     data = Dataset(spec, x, y, x, y)
     if not features.raw:  # too slow to compute just for an estimate
         made_up = torch.rand(n, math.prod(features.shape(trial)), device=device).bfloat16()
-        data.mapped[key_of(trial)] = Mapped((made_up, made_up), (largest_sizes(made_up),) * 2)
+        data.mapped[key_of(trial)] = MappedFeatures((made_up, made_up), (largest_sizes(made_up),) * 2)
     return data

@@ -14,7 +14,7 @@ from pipeline.experiment.preset import RECOMMENDED
 from pipeline.experiment.yaml_text import as_yaml
 from pipeline.learning.data.proposal import name_of, proposal
 from pipeline.sweep.dry_run import preview
-from pipeline.trials.datasets import DATASET_LABELS, DATASETS
+from pipeline.trials.datasets import DATASETS
 from pipeline.trials.features import Features
 from pipeline.trials.fields import ConfigError, refuse
 from pipeline.trials.mechanism import Mechanism
@@ -220,7 +220,7 @@ def text(path: Path, answers: Answers, algorithms: Sequence[str]) -> str:
         f"# Written by `{_command(words)}`.",
         *([f"# {BETTER_FOR_LABELS}"] if answers.private == "labels" else []),
         f"name: {as_yaml(path.stem)}",
-        f"description: {DATASET_LABELS[answers.dataset]}, a first sweep of {', '.join(algorithms)}.",
+        f"description: {DATASETS[answers.dataset].label}, a first sweep of {', '.join(algorithms)}.",
         f"preset: {RECOMMENDED}",
         "base:",
         f"  dataset: {answers.dataset}",

@@ -134,7 +134,7 @@ def _check(experiment: Experiment, workers: int | None) -> None:
         refuse(trial.feature_file and trial.feature_file not in text, "feature_file",
                "must be an absolute path, which every node has, as no data travels with a job", trial.feature_file)
     for name in {trial.dataset for trial in experiment.possible}:
-        if isinstance(spec := DATASETS[name], TableSpec):
+        if isinstance(spec := DATASETS[name].spec, TableSpec):
             _check_table(name, spec, experiment)
 
 

@@ -69,8 +69,8 @@ def prepare_node(trials: Sequence[TrialConfig], data_folder: Path | None, checkp
                  private_log: Path,  # for an error that shows a record
                  digests: Mapping[str, str] = MappingProxyType({})) -> None:  # of feature files, by their public names
     """Prepare a node for trials, before several workers look at once for data, features and checkpoints."""
+    from pipeline.learning.data.computed import check_file, features
     from pipeline.learning.data.dataset import load_for
-    from pipeline.learning.data.features import check_file, features
 
     def keep(message: str) -> str:
         make_private(private_log.parent)
@@ -113,8 +113,8 @@ def train_pack(pack: Pack, *, device: str, threads: int, data_folder: Path | Non
     """
     import torch  # imported here: the driver needs no torch
 
-    from pipeline.learning import run
-    from pipeline.learning.data.features import check_file, steps
+    from pipeline.learning import train
+    from pipeline.learning.data.computed import check_file, steps
 
     torch.set_num_threads(threads)
     for trial in pack.trials:  # not checked since another process composed them: a table's file may be another here
@@ -127,7 +127,7 @@ def train_pack(pack: Pack, *, device: str, threads: int, data_folder: Path | Non
     if pack.shared.secure:
         yield from sealed_training(pack, data, keeper)
         return
-    with contextlib.closing(run.prepare(pack, data, device)) as training:
+    with contextlib.closing(train.prepare(pack, data, device)) as training:
         yield from keeper.resume(training)
         while not training.ended:
             yield keeper.keep(training, training.run_epoch())
@@ -177,9 +177,9 @@ def sealed_training(pack: Pack, data: Dataset, keeper: CheckpointKeeper) -> Iter
 
 def _hidden_training(pack: Pack, data: Dataset, keeper: CheckpointKeeper) -> Iterator[Hidden]:
     """Train a pack to its last epoch; yield nothing but the epochs done."""
-    from pipeline.learning import run
+    from pipeline.learning import train
 
-    with contextlib.closing(run.prepare(pack, data, keeper.device)) as training:
+    with contextlib.closing(train.prepare(pack, data, keeper.device)) as training:
         for records in keeper.resume(training):
             yield Hidden(records[-1].epoch, _note_of(records))
         while training.epoch < pack.shared.epochs:  # even if all trials have diverged
@@ -192,10 +192,10 @@ def rehearse(pack: Pack, data: Dataset, keeper: CheckpointKeeper) -> None:
 
     What fails here is told and costs nothing, as no private record has a part in it.
     """
-    from pipeline.learning import run
-    from pipeline.learning.data.features import public
+    from pipeline.learning import train
+    from pipeline.learning.data.computed import public
 
-    with contextlib.closing(run.prepare(pack, public(data, pack.shared), keeper.device)) as training:
+    with contextlib.closing(train.prepare(pack, public(data, pack.shared), keeper.device)) as training:
         training.arithmetic.begin(training)
         training.epoch = pack.shared.epochs - 1  # so that it ends with an outcome
         training.sampler.steps = 1

@@ -19,8 +19,6 @@ class Arithmetic(Part):
 
     exact: ClassVar[bool] = False  # whether contributions are vectors of integers, whose sum has no rounding error
     factors: ClassVar[str] = "float32"  # torch's type to which factors of floating-point products are rounded
-    works = "pipeline.learning.training:FloatingPoint"
-
 
 @part("arithmetic", "float32")
 class Float32(Arithmetic):
@@ -39,7 +37,6 @@ class Integer(Arithmetic):
     """Inputs, weights and contributions are small integers times public powers of two (docs/privacy.md, section 9)."""
 
     exact = True
-    works = "pipeline.learning.integer_arithmetic:IntegerArithmetic"
 
     def check(self, trial: Trial) -> None:
         """Refuse parts without an integer version, and sizes or noise for which sums or grid are out of range."""

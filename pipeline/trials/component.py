@@ -23,7 +23,6 @@ class Component(Gaussian):
     """
 
     not_integer = ""
-    works = "pipeline.learning.mechanisms.gaussian:Component"
     instead = NOISE_OF_SUM | {"clipping_norm": "target_norm (C), or tau_h and tau_e, from which C follows",
                               "tau_f": "tau_e (bounds ||e||)", "tau_h_min": "tau_h (bounds ||h|| from above alone)"}
 

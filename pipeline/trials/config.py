@@ -19,7 +19,7 @@ from pipeline.trials.network import Network
 from pipeline.trials.network import Own as Own
 from pipeline.trials.optimizer import Optimizer
 from pipeline.trials.part import PARTS, RESERVED, SETTINGS, SLOTS, Part, declares, settings, uses
-from pipeline.trials.release import Release
+from pipeline.trials.release import ReleaseSettings
 from pipeline.trials.sampler import Sampler
 from pipeline.trials.shapes import LayerShape
 
@@ -37,7 +37,7 @@ class Parts:
     projector: Projector
     loss: Loss
     mechanism: Mechanism
-    release: Release
+    release: ReleaseSettings
     sampler: Sampler
     optimizer: Optimizer
     arithmetic: Arithmetic

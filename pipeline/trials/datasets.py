@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from pipeline.trials.condition import Trial
 from pipeline.trials.fields import refuse
-from pipeline.trials.part import Part, View, part, setting
+from pipeline.trials.part import Part, part, parts_of, setting
 
 
 @dataclass(frozen=True)
@@ -69,25 +68,49 @@ class Data(Part):
                "leaves no validation record", self.validation_fraction, "0 does without")
 
 
-def enter(name: str, spec: DatasetSpec, reader: Any, label: str = "") -> None:
-    """Register a data set that the function `reader` (or its `module:attribute`) reads, as `dataset: <name>`."""
-    part("dataset", name)(type(name, (Data,), {"spec": spec, "label": label, "works": reader}))
+@part("dataset", "fashion_mnist")
+class FashionMnist(Data):
+    """Zalando's images of clothes (Xiao et al. 2017)."""
+
+    label = "Fashion-MNIST"
+    spec = DatasetSpec(
+        60_000, 10_000, (1, 28, 28), 10, (0.2860,), (0.3530,), published=True,
+        classes=("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag",
+                 "Ankle boot"))
 
 
-_READERS = "pipeline.learning.data.readers:"
-enter("fashion_mnist", DatasetSpec(
-    60_000, 10_000, (1, 28, 28), 10, (0.2860,), (0.3530,), published=True,
-    classes=("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")),
-      _READERS + "fashion_mnist", "Fashion-MNIST")
-enter("mnist", DatasetSpec(60_000, 10_000, (1, 28, 28), 10, (0.1307,), (0.3081,), published=True, majority=0.1135),
-      _READERS + "mnist", "MNIST")
-enter("cifar10", DatasetSpec(
-    50_000, 10_000, (3, 32, 32), 10, (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616), published=True,
-    classes=("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")),
-      _READERS + "cifar10", "CIFAR-10")
-enter("digits", DatasetSpec(1_437, 360, (1, 8, 8), 10, (0.3053,), (0.3760,), scale=16.0, majority=47 / 360),
-      _READERS + "digits", "scikit-learn's digits")
-enter("svhn", DatasetSpec(73_257, 26_032, (3, 32, 32), 10, (0.5,) * 3, (0.5,) * 3), _READERS + "svhn", "SVHN")
+@part("dataset", "mnist")
+class Mnist(Data):
+    """Handwritten digits (LeCun et al. 1998)."""
 
-DATASETS: Mapping[str, DatasetSpec] = View("dataset", "spec")
-DATASET_LABELS: Mapping[str, str] = View("dataset", "label")
+    label = "MNIST"
+    spec = DatasetSpec(60_000, 10_000, (1, 28, 28), 10, (0.1307,), (0.3081,), published=True, majority=0.1135)
+
+
+@part("dataset", "cifar10")
+class Cifar10(Data):
+    """Small colour photographs (Krizhevsky 2009)."""
+
+    label = "CIFAR-10"
+    spec = DatasetSpec(
+        50_000, 10_000, (3, 32, 32), 10, (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616), published=True,
+        classes=("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"))
+
+
+@part("dataset", "digits")
+class Digits(Data):
+    """Handwritten digits of 8 x 8 pixels, bundled with scikit-learn."""
+
+    label = "scikit-learn's digits"
+    spec = DatasetSpec(1_437, 360, (1, 8, 8), 10, (0.3053,), (0.3760,), scale=16.0, majority=47 / 360)
+
+
+@part("dataset", "svhn")
+class Svhn(Data):
+    """House numbers (Netzer et al. 2011)."""
+
+    label = "SVHN"
+    spec = DatasetSpec(73_257, 26_032, (3, 32, 32), 10, (0.5,) * 3, (0.5,) * 3)
+
+
+DATASETS = parts_of("dataset", Data)  # by name; extensions appear when they are registered

@@ -85,7 +85,7 @@ def _read_description(path: Path) -> FeatureFile:
 
 def file_of(path: Path, dataset: str) -> FeatureFile:
     """Return `describe(path)`, and refuse a file without a row for each official record of the data set."""
-    file, spec = describe(path), DATASETS[dataset]
+    file, spec = describe(path), DATASETS[dataset].spec
     for name, n in (("train", spec.n_train), ("test", spec.n_test)):
         refuse(file.shapes[name][0] != n, "feature_file", f"{path}, tensor {name}, must have a row for each of the {n} "
                f"records of {dataset}", f"shape {file.shapes[name]}")

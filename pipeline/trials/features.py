@@ -161,7 +161,6 @@ class Scattering(SquareImages):
     """Scattering coefficients (Tramer & Boneh 2021, section 3.1)."""
 
     groups = 27
-    works = "pipeline.learning.data.maps:SCATTERING"
     scattering_scales: int = setting(2, "J: scattering averages over 2^J x 2^J pixels", low=1, high=5)
     scattering_angles: int = setting(8, "L: orientations of the wavelets", low=1)
     feature_groups: int = setting(
@@ -211,7 +210,6 @@ class Patches(SquareImages):
 
     groups = 1
     standardised = True
-    works = "pipeline.learning.data.maps:PATCHES"
     patch_filters: int = setting(
         64, "filters, each a patch of a synthetic image (dead leaves), which give two channels each (Coates and Ng "
         "2011)", low=1, high=10_000)
@@ -296,7 +294,6 @@ class Encoder(SquareImages):
 
     groups = 1
     standardised = True
-    works = "pipeline.learning.data.maps:ENCODER"
     encoder_pools: int = again("encoder_pools")
     feature_groups: int = again("feature_groups")
     feature_mirrored: bool = again("feature_mirrored")
@@ -320,7 +317,6 @@ class File(Features):
     """Features of a file, row by row those of one record."""
 
     of_file = True
-    works = "pipeline.learning.data.maps:FILE"
     feature_file: str = setting(
         "", "safetensors file with the features of all records, one row each, in the data set's order: train [N, d] "
         "and test [M, d]; relative paths are from the experiment file", identity=False)

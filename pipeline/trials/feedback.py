@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from pipeline.trials.condition import Need, Trial, not_chosen, positive
 from pipeline.trials.fields import listed_or, refuse
-from pipeline.trials.part import Part, View, again, part, setting
+from pipeline.trials.part import PARTS, Part, again, part, setting
 
 
 class Feedback(Part):
@@ -37,31 +37,27 @@ class _BuiltIn(Feedback):
     described = True
 
 
-class _Direct(_BuiltIn):
+class Direct(_BuiltIn):
     """A path with a matrix B."""
 
     projectors: ClassVar[tuple[str, ...]] = ("gaussian",)
     matrix = True
-    works = "pipeline.learning.feedback.algorithms:direct_feedback"
-
 
 @part("algorithm", "bp")
 class BackPropagation(_BuiltIn):
     """Back-propagation (Eq. 3)."""
 
     label, exact = "BP", True
-    works = "pipeline.learning.feedback.algorithms:back_propagation"
-
 
 @part("algorithm", "dfa")
-class Dfa(_Direct):
+class Dfa(Direct):
     """Direct feedback alignment (Eq. 4)."""
 
     label = "DFA"
 
 
 @part("algorithm", "tdfa")
-class Tdfa(_Direct):
+class Tdfa(Direct):
     """DFA from ternarized errors (Ohana et al. 2021, section 4)."""
 
     label, ternary = "TDFA", True
@@ -76,7 +72,7 @@ _NEEDS_SUM = Need("mechanism", "with a certified epsilon", lambda c: c.parts.mec
 
 
 @part("algorithm", "pdfa")
-class Pdfa(_Direct):
+class Pdfa(Direct):
     """TDFA with an OPU as projector; its light adds noise under any mechanism with noise."""
 
     label, ternary, optical = "PDFA", True, True
@@ -92,7 +88,7 @@ class Pdfa(_Direct):
 
 
 @part("algorithm", "hybrid")
-class Hybrid(_Direct):
+class Hybrid(Direct):
     """DFA in fully connected layers, back-propagation through convolutions (Lee & Kifer 2020, section 4.2)."""
 
     label, convolutional, described = "BP/DFA", True, False
@@ -115,21 +111,18 @@ class NoProjector(Projector):
 
 
 @part("projector", "gaussian")
-class Gaussian(Projector):
+class GaussianMatrix(Projector):
     """A matrix of independent Gaussian entries."""
 
-    works = "pipeline.learning.feedback.projection:GaussianProjector"
     feedback_std: float = setting(
         1.0, "standard deviation of the entries of B (of the hardware: of its rescaled output)", low=0, open_low=True)
 
 
 @part("projector", "opu_simulated")
-class SimulatedOpu(Gaussian):
+class SimulatedOpu(GaussianMatrix):
     """lightonml's simulated device."""
 
     on_opu = True
-    works = "pipeline.learning.feedback.projection:SimulatedOpuProjector"
-
 
 @part("projector", "opu_hardware")
 class HardwareOpu(SimulatedOpu):
@@ -137,7 +130,6 @@ class HardwareOpu(SimulatedOpu):
 
     hardware, known = True, False
     not_integer = "nobody has shown that a real OPU projects a record without a trace of others"
-    works = "pipeline.learning.feedback.projection:HardwareOpuProjector"
 
     def check(self, trial: Trial) -> None:
         """Refuse secret noise."""
@@ -151,8 +143,11 @@ def is_centered(trial: Trial) -> bool:
     return bool(trial.canonical().get("feedback_centered", False))  # absent if the trial does not use it
 
 
-# In tables and figures; `softmax` is the method of networks without hidden layers on frontiers (`naming.method`).
-LABELS = View("algorithm", "label", softmax="Softmax regression")
+def algorithm_labels() -> dict[str, str]:
+    """Return names for tables and figures; `softmax` has no hidden layers (`naming.method`)."""
+    return {"softmax": "Softmax regression", **{name: cls.label for name, cls in PARTS["algorithm"].items()}}
+
+
 # Of methods in figures and on MLflow's page, from seaborn's palette `colorblind`; extensions have others.
 COLOURS = {"softmax": "#949494", "bp": "#0173b2", "dfa": "#029e73", "tdfa": "#cc78bc", "pdfa": "#d55e00",
            "hybrid": "#de8f05"}

@@ -21,14 +21,11 @@ class CrossEntropy(Loss):
     """q is 1 for the label."""
 
     per_record, not_integer = "", ""
-    works = "pipeline.learning.feedback.losses:CrossEntropy"
-
 
 @part("loss", "label_smoothing")
 class LabelSmoothing(Loss):
     """A share of q is spread over all classes (Szegedy et al. 2016, section 7)."""
 
     per_record, not_integer = "", ""
-    works = "pipeline.learning.feedback.losses:LabelSmoothing"
     smoothing: float = setting(
         0.1, "share of a target that is spread equally over all classes", low=0, high=1, open_high=True)

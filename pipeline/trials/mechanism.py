@@ -97,7 +97,6 @@ class NoMechanism(Mechanism):
     """The plain mean over the batch."""
 
     private = False
-    works = "pipeline.learning.mechanisms.base:NoMechanism"
 
     @classmethod
     def noise_setting(cls, fields: Mapping[str, Any]) -> str:
@@ -113,7 +112,6 @@ class Photonic(Mechanism):
 
     optical = True
     target = "target_label_epsilon"
-    works = "pipeline.learning.mechanisms.photonic:Photonic"
     instead = {"target_epsilon": "target_label_epsilon, which protects labels alone",
                "noise_multiplier": "sigma (noise on every projection) or target_label_epsilon, which sets it",
                **dict.fromkeys(("clipping_norm", "target_norm"), "tau_f (bounds ||B e||) and tau_h (bounds h)"),
@@ -249,7 +247,6 @@ class PerExample(Gaussian):
     """DP-SGD: each record's contribution is clipped to norm C (Abadi et al. 2016)."""
 
     flat, not_integer = True, ""
-    works = "pipeline.learning.mechanisms.gaussian:PerExample"
     instead = NOISE_OF_SUM | dict.fromkeys(("tau_f", "tau_h", "tau_h_min", "tau_e", "target_norm"),
                                            "clipping_norm (C: bounds a record's whole contribution)")
     clipping_norm: float = setting(
@@ -266,7 +263,6 @@ class Automatic(PerExample):
     """Automatic clipping: each record's contribution is normalised to less than C, however short (Bu et al. 2023)."""
 
     label = "automatic"
-    works = "pipeline.learning.mechanisms.gaussian:Automatic"
     clipping_gamma: float = setting(
         0.01, "automatic clipping: gamma, added to the norm by which a record's contribution is divided", low=1e-6,
         high=1e6, per_trial=True)

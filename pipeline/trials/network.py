@@ -1,25 +1,21 @@
 """Networks: fully connected layers, with or without convolutions before them, or a module of the user.
 
-The blocks of feedback in a user's module are its children. `pipeline.learning.own.building` builds it, and is
-imported only when a trial has one.
+The blocks of feedback in a user's module are its children. `pipeline.learning.own.register` enters it, and builds it.
 """
 
 from __future__ import annotations
 
-import inspect
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import Field
-from typing import Any, ClassVar, TypeVar
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 from pipeline.trials.condition import Trial, chosen
-from pipeline.trials.fields import is_whole, listed_or, refuse
-from pipeline.trials.part import Part, again, extension, load, names_with, part, setting
+from pipeline.trials.fields import listed_or, refuse
+from pipeline.trials.part import Part, again, names_with, part, setting
 from pipeline.trials.shapes import LayerShape, conv_shapes, dense_shapes
 
 ACTIVATION_SLOPES = {"tanh": 1.0, "sigmoid": 0.25, "relu": 1.0}  # gamma: the supremum of phi'; the infimum is 0
 ACTIVATIONS = tuple(ACTIVATION_SLOPES)
-Build = TypeVar("Build", bound=Callable[..., Any])
 
 
 class Network(Part):
@@ -59,6 +55,10 @@ class Network(Part):
         below = self.convolutions(shape)
         n_in = below[-1].n_out if below else math.prod(shape)
         return (*below, *dense_shapes((n_in, *self.hidden, n_classes)))
+
+    def why_alone(self, trial: Trial) -> str:
+        """Return why records are computed one after the other: those of this package's networks never are."""
+        return ""
 
     def check(self, trial: Trial) -> None:
         """Refuse feedback without hidden layers, and an initialisation that needs a matrix B unless B is known."""
@@ -118,6 +118,7 @@ class Own(Part):
     """A user's network. What a record contributes is computed from this record alone (`pipeline.learning.own`)."""
 
     convolutional, own = False, True
+    build: ClassVar[Callable[..., Any]]  # the user's function
     not_integer = "what a module computes is in floating point; noise 'secure' sums its contributions as integers"
 
     network_version: int = setting(0, "version of a user's network; by default that which is loaded", low=0)
@@ -134,8 +135,11 @@ class Own(Part):
 
     def layers(self, shape: tuple[int, ...], n_classes: int) -> tuple[LayerShape, ...]:
         """Return the shapes of the module's blocks for features of this shape; the module is built for it."""
-        blocks: tuple[LayerShape, ...] = load("pipeline.learning.own.building:described")(self, shape, n_classes).blocks
-        return blocks
+        raise NotImplementedError
+
+    def why_alone(self, trial: Trial) -> str:
+        """Refuse a network that cannot be trained; return why its records are computed alone, empty if they are not."""
+        raise NotImplementedError
 
     def check(self, trial: Trial) -> None:
         """Refuse what no module of the user can be trained by, and a module that cannot be trained record by record."""
@@ -154,42 +158,3 @@ class Own(Part):
                "error is projected", f"{n_blocks} in '{self.name}' with algorithm '{trial.algorithm}'", "use 'bp'")
         refuse(feedback.convolutional and self.shared_blocks > n_blocks - 2, "shared_blocks", "must leave a block for "
                f"feedback and the output block, of {n_blocks} in all", self.shared_blocks)
-        load("pipeline.learning.own.building:check_blocks")(trial)
-
-
-def network(name: str, *, version: int, settings: Mapping[str, Field[Any] | None] | None = None,
-            label: str = "") -> Callable[[Build], Build]:
-    """Register a function that builds a network: `network: <name>` is accepted from then on (docs/networks.md).
-
-    It is called as `build(trial, shape, n_classes)`; `trial` has the network's own settings, and `shape` is that of a
-    record's features. It returns a `torch.nn.Sequential` that maps [n, *shape] to logits [n, n_classes]. Its children
-    are the blocks: DFA gives each a projection of the error at its output, back-propagation goes through all.
-
-    Args:
-        name: value of the setting `network`.
-        version: from 1; part of its trials' identity. Raise it when results change.
-        settings: its own settings: by name the result of `setting`, or None for existing ones such as `activation`.
-        label: in tables and figures.
-
-    Raises:
-        ConfigError: naming the fault, and what would be accepted.
-
-    Example:
-        >>> import torch
-        >>> @network("small", version=1, settings={"units": setting(8, "units of the hidden layer", low=1)})
-        ... def small(trial, shape, n_classes):
-        ...     hidden = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.LazyLinear(trial.units), torch.nn.Tanh())
-        ...     return torch.nn.Sequential(hidden, torch.nn.Linear(trial.units, n_classes))
-        >>> trial = TrialConfig(dataset="digits", network="small", algorithm="dfa", mechanism="per_example",
-        ...                     noise_multiplier=1)
-        >>> trial.layer_sizes
-        (64, 8, 10)
-    """
-    refuse(not is_whole(version), "version", "must be a whole number >= 1", repr(version))
-
-    def register(function: Build) -> Build:
-        """Register the function, and return it unchanged."""
-        extension("network", name, Own, settings or {}, works=staticmethod(function), label=label or name,
-                  version=version, source=inspect.getsourcefile(function) or "")
-        return function
-    return register

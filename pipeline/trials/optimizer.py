@@ -21,7 +21,6 @@ class Optimizer(Part):
 class Sgd(Optimizer):
     """Stochastic gradient descent with momentum."""
 
-    works = "pipeline.learning.optimizer:Sgd"
     momentum: float = setting(0.9, "momentum: share of the last step that goes on", low=0, high=1, open_high=True)
 
 
@@ -29,7 +28,6 @@ class Sgd(Optimizer):
 class Nesterov(Optimizer):
     """Stochastic gradient descent that looks ahead by its momentum (Sutskever et al. 2013)."""
 
-    works = "pipeline.learning.optimizer:Nesterov"
     momentum: float = again("momentum")
 
 
@@ -37,12 +35,9 @@ class Nesterov(Optimizer):
 class Adam(Optimizer):
     """Adam (Kingma & Ba 2015)."""
 
-    works = "pipeline.learning.optimizer:Adam"
-
 
 @part("optimizer", "adamw")
 class AdamW(Optimizer):
     """Adam with decoupled weight decay (Loshchilov & Hutter 2019)."""
 
-    works = "pipeline.learning.optimizer:AdamW"
     weight_decay: float = setting(0.01, "lambda: weights shrink by eta lambda at every step", low=0, high=1)

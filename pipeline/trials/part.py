@@ -1,24 +1,26 @@
 """Parts: a trial has one part for each slot, and each part declares its own settings.
 
 A slot is a question (which features, which mechanism), and a part is an answer. A part is a frozen dataclass, as every
-subclass of `Part` is, and `setting` makes its fields. `check` says what it needs of the other parts. `works` names the
-class that does the work; it is imported only when needed. Built-in parts and extensions are registered alike:
+subclass of `Part` is, and `setting` makes its fields. `check` says what it needs of the other parts. Built-in parts and
+extensions are registered alike, and so is the code that does their work, which a part knows nothing of:
 
-    @part("mechanism", "per_example")
-    class PerExample(Gaussian):
-        clipping_norm: float = setting(1.0, "C, bound on the norm of a record's contribution", low=0, open_low=True)
-        works = "pipeline.learning.mechanisms.gaussian:PerExample"
+    @part("optimizer", "sgd")
+    class Sgd(Optimizer):
+        momentum: float = setting(0.9, "momentum: share of the last step that goes on", low=0, high=1, open_high=True)
+
+    @UPDATES.of(Sgd)  # in `pipeline.learning.updates`
+    class SgdUpdate(Update):
+        ...
 """
 
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field
 from functools import lru_cache
-from typing import Any, ClassVar, TypeVar, cast, dataclass_transform
+from typing import Any, ClassVar, Generic, TypeVar, cast, dataclass_transform
 
 from pipeline.trials.condition import PRIVATE, Need, Trial
 from pipeline.trials.fields import ConfigError, check, coerce, listed_or, refuse
@@ -48,7 +50,7 @@ class Part:
     slot: ClassVar[str] = ""  # name of the setting that chooses the part
     name: ClassVar[str] = ""  # value of this setting
     label: ClassVar[str] = ""  # in tables and figures
-    works: ClassVar[Any] = None  # the object that does the work, or its `module:attribute`; `load` returns it
+    origin: ClassVar[str] = ""  # qualified name of its code: its own, or what an extension was given
     instead: ClassVar[Mapping[str, str]] = {}  # its replacements for settings of other parts, for messages
     not_integer: ClassVar[str] = ""  # why it cannot be used with integer arithmetic; empty if it can
     version: ClassVar[int] = 0  # of the results of a user's code; 0 for built-in code
@@ -68,26 +70,32 @@ class Part:
         name = f"{self.slot}_version"
         return {name: self.version} if declares(self, name) and not getattr(self, name) else {}
 
-    @classmethod
-    def load(cls) -> Any:
-        """Return the object that does the work, imported if `works` names it."""
-        return load(cls.works)
-
 
 P = TypeVar("P", bound=Part)
+W = TypeVar("W")
+
+
+class Workers(Generic[W]):
+    """The code that does the work of a slot's parts; it enters itself (`of`), and serves subclasses of its part too."""
+
+    def __init__(self) -> None:
+        self._by_part: dict[type[Part], W] = {}
+
+    def of(self, *parts: type[Part]) -> Callable[[Any], Any]:
+        """Return a decorator that enters a class or function as what does the work of these parts."""
+        def enter(worker: Any) -> Any:
+            self._by_part.update(dict.fromkeys(parts, worker))
+            return worker
+        return enter
+
+    def __getitem__(self, part: Part | type[Part]) -> W:
+        cls = part if isinstance(part, type) else type(part)
+        return next(self._by_part[base] for base in cls.__mro__ if base in self._by_part)
 
 
 def parts_of(slot: str, base: type[P]) -> Mapping[str, type[P]]:
     """Return the parts of a slot by name, typed as subclasses of the slot's base class."""
     return cast("Mapping[str, type[P]]", PARTS[slot])  # a dict of slots cannot say which slot has which base
-
-
-def load(works: Any) -> Any:
-    """Return the object named `module:attribute`, which is imported; any other value is returned as it is."""
-    if not isinstance(works, str):
-        return works
-    module, name = works.split(":")
-    return getattr(importlib.import_module(module), name)
 
 
 def names_with(slot: str, attribute: str) -> list[str]:
@@ -123,9 +131,10 @@ def part(slot: str, name: str) -> Callable[[type[Part]], type[Part]]:
         refuse(slot not in PARTS, "slot", f"must be one of {', '.join(PARTS)}", repr(slot))
         refuse(not NAME.fullmatch(name), slot, "must be small letters, digits and '_', and begin with a letter",
                repr(name))
+        cls.origin = vars(cls).get("origin") or origin(cls)
         registered = PARTS[slot].get(name)
-        if registered and origin(registered) != origin(cls):
-            raise ConfigError(slot, f"'{name}' is taken by {origin(registered)}", origin(cls), "choose another name")
+        if registered and registered.origin != cls.origin:
+            raise ConfigError(slot, f"'{name}' is taken by {registered.origin}", cls.origin, "choose another name")
         others = [other for slot_parts in PARTS.values() for other in slot_parts.values()
                   if (other.slot, other.name) != (slot, name)]
         for field in cls.settings:
@@ -141,11 +150,11 @@ def part(slot: str, name: str) -> Callable[[type[Part]], type[Part]]:
 
 
 def extension(slot: str, name: str, base: type[Part], settings: Sequence[str] | Mapping[str, Field[Any] | None],
-              **attributes: Any) -> type[Part]:
+              code: Any, **attributes: Any) -> type[Part]:
     """Register a subclass of `base` with these settings and class attributes, and return it.
 
     `settings` are names of existing settings; or, by name, the result of `setting` for a new one and None for an
-    existing one.
+    existing one. `code` is the user's class or function, by which a second registration is known.
     """
     given: Mapping[str, Any] = settings if isinstance(settings, Mapping) else dict.fromkeys(settings)
     declared: dict[str, Field[Any]] = {}
@@ -158,33 +167,14 @@ def extension(slot: str, name: str, base: type[Part], settings: Sequence[str] | 
             raise ConfigError("settings", NO_SETTING.format(setting_name), repr(field))
         declared[setting_name] = again(setting_name) if field is None else field
     annotations = {setting_name: type(field.default) for setting_name, field in declared.items()}
-    cls = type(name, (base,), {**attributes, **declared, "__annotations__": annotations})
+    cls = type(name, (base,), {"origin": origin(code), **attributes, **declared, "__annotations__": annotations})
     return part(slot, name)(cls)
 
 
-def origin(cls: type[Part]) -> str:
-    """Return the qualified name of the code that does a part's work; of the part's class, if it has no such code."""
-    if isinstance(cls.works, str):  # `module:attribute`
-        return cls.works.replace(":", ".")
-    code = getattr(cls.works, "function", cls.works) or cls
+def origin(code: Any) -> str:  # Any: of a user, who may give any callable
+    """Return the qualified name of a class or function."""
     code = getattr(code, "func", code)  # the function that a `partial` calls
     return f"{code.__module__}.{code.__qualname__}"
-
-
-class View(Mapping[str, Any]):
-    """One attribute of all parts of a slot, by their names, after `others`; extensions appear when registered."""
-
-    def __init__(self, slot: str, attribute: str, **others: Any) -> None:
-        self.slot, self.attribute, self.others = slot, attribute, others
-
-    def __getitem__(self, name: str) -> Any:
-        return self.others[name] if name in self.others else getattr(PARTS[self.slot][name], self.attribute)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter((*self.others, *PARTS[self.slot]))
-
-    def __len__(self) -> int:
-        return len(self.others) + len(PARTS[self.slot])
 
 
 def _check_declaration(field: Field[Any], others: Sequence[type[Part]]) -> None:

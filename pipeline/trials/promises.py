@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from pipeline.trials.fields import refuse
 from pipeline.trials.mechanism import LARGEST_NUMBER
-from pipeline.trials.part import load
 from pipeline.trials.shapes import n_parameters
 
 if TYPE_CHECKING:
@@ -26,8 +25,7 @@ def check_promises(trials: Iterable[TrialConfig], stored: bool = True) -> None:
     """
     for trial in trials:
         check_noise(trial)
-        if trial.parts.network.own:
-            load("pipeline.learning.own.building:check_trainable")(trial)
+        trial.parts.network.why_alone(trial)
         unnamed = trial.parts.features.of_file and trial.disclosure != "plain" and not trial.feature_name
         refuse(stored and unnamed, "feature_name", f"must be given with features 'file' and private_metrics "
                f"'{trial.disclosure}'", "''", "it stands for the file in the tracking store; by a digest anyone could "

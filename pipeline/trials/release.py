@@ -15,7 +15,7 @@ LARGEST_BOUND = 1e15  # largest norm and noise in secure trials; the least is 1/
 MIN_CANARIES = 30  # fewer give fewer than 6 guesses, and even 5 right guesses give no bound
 
 
-class Release(Part):
+class ReleaseSettings(Part):
     """The settings that every trial has besides its other parts, and the rules of its release."""
 
     secret: ClassVar[bool] = False  # whether noise and batches come from the operating system
@@ -66,12 +66,12 @@ class Release(Part):
 
 
 @part("noise", "research")
-class Research(Release):
+class Research(ReleaseSettings):
     """Noise and batches are drawn by seed."""
 
 
 @part("noise", "secure")
-class Secure(Release):
+class Secure(ReleaseSettings):
     """Noise and batches come from the operating system."""
 
     secret, default_disclosure = True, "noisy"

@@ -31,7 +31,6 @@ class Sampler(Part):
     part_in_step: ClassVar[str] = ""  # a record's participation in words, for notes
     rate_names: ClassVar[tuple[str, ...]] = ()  # the numbers of a privacy event that determine the participations
     accountants: ClassVar[tuple[str, ...]] = ()  # proved for its batches under this relation, the tightest first
-    losses: ClassVar[str] = ""  # `module:attribute` of a step's privacy-loss distribution, if sampling amplifies
 
     batch_size: int = setting(256, "m, records per step", low=1)
     epochs: int = setting(15, "passes over the training records", low=1)
@@ -58,7 +57,6 @@ class Shuffled(Sampler):
 
     counted = full = True
     amplified = False
-    works = "pipeline.learning.data.sampling:shuffled"
     accountants = ("gdp",)
     part_in_step = "a record takes part once per epoch, no amplification"
 
@@ -72,9 +70,7 @@ class WithoutReplacement(Sampler):
     """Every step draws m distinct records afresh: a record takes part in each step with rate m/N."""
 
     counted = full = True
-    works = "pipeline.learning.data.sampling:without_replacement"
     accountants = ("pld", "rdp/improved", "rdp/classic")
-    losses = "pipeline.accounting.curves:without_replacement_losses"
     rate_names = ("N", "m")
     part_in_step = "batches of m out of N records, drawn anew for every step"
 
@@ -89,9 +85,7 @@ class Poisson(Sampler):
     """Every step takes every record with probability q = m/N, independently: batches vary in size."""
 
     relation, independent = "add/remove", True
-    works = "pipeline.learning.data.sampling:poisson"
     accountants = ("pld",)
-    losses = "pipeline.accounting.curves:poisson_losses"
     rate_names = ("sampling_rate",)
     part_in_step = "a record takes part in a step with probability q"
 

@@ -90,14 +90,14 @@ def table_inputs(dataset: str) -> dict[str, slice]:
         >>> table_inputs("patients")
         {'age': slice(0, 1, None), 'ward': slice(1, 4, None)}
     """
-    spec = DATASETS.get(dataset)
+    spec = DATASETS[dataset].spec if dataset in DATASETS else None
     if not isinstance(spec, TableSpec):
         raise ConfigError("dataset", "must be a table whose declaration is loaded", repr(dataset),
                           "an experiment file names it among its plugins")
     return spec.inputs
 
 
-class Table(Data):
+class TableData(Data):
     """A trial's records from a table."""
 
     table: str = setting("", "digest of what a table's file declares; by default that of the file that is loaded")
@@ -125,15 +125,15 @@ def enter(content: Any, path: Path) -> str:
     refuse(content["confirmed"] is not True, "confirmed", "must be true", repr(content["confirmed"]),
            "what was read from the records is a leak: put in ranges, values and classes that are public without them")
     name, spec = str(content["dataset"]), _spec(content, path.absolute().parent)
-    refuse(DATASETS.get(name, spec) != spec, "dataset", "must be a name that no other data set has in this process",
-           repr(name), "after an edit of the file start again, as what was declared before may be at work")
+    refuse(name in DATASETS and DATASETS[name].spec != spec, "dataset",
+           "must be a name that no other data set has in this process", repr(name),
+           "after an edit of the file start again, as what was declared before may be at work")
     public = {entry: value for entry, value in content.items() if entry not in NOT_PUBLIC}
     public["columns"] = list(content["columns"].items())  # in their order, which is that of the inputs
     if "file" in public["test"]:
         public["test"] = "file"  # its path belongs to no identity
     declared = digest(public)
-    part("dataset", name)(type(name, (Table,), {"spec": spec, "label": "", "works": "pipeline.learning.data.table:read",
-                                                "source": path.name, "declared": declared}))
+    part("dataset", name)(type(name, (TableData,), {"spec": spec, "source": path.name, "declared": declared}))
     return declared
 
 

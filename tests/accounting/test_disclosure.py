@@ -16,7 +16,7 @@ from pipeline.accounting.evaluations import check_evaluations, evaluation_noise,
 from pipeline.accounting.finite_precision import STEPS_PER_SIGMA, accounted_delta, count_enlargement
 from pipeline.accounting.repetitions import GEOMETRIC
 from pipeline.learning.alignment import cosines
-from pipeline.learning.run import prepare
+from pipeline.learning.train import prepare
 from pipeline.tracking.store import Store
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.disclosure import ARTIFACTS, METRICS, check_metrics

@@ -112,7 +112,7 @@ def test_chance_is_the_best_constant_answer_and_three_standard_errors(dataset, l
 
 def test_shares_of_the_largest_class_are_those_of_the_records():
     counts = np.bincount(load("digits").test_y.numpy())
-    assert DATASETS["digits"].majority == counts.max() / counts.sum()
+    assert DATASETS["digits"].spec.majority == counts.max() / counts.sum()
 
 
 def test_trials_without_privacy_can_be_at_chance_too():

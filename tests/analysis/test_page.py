@@ -23,7 +23,7 @@ from analysis.report import page as pages
 from analysis.report.overview import trials
 from analysis.report.report import write
 from analysis.report.statements import epsilons, notes, state
-from analysis.runs import ALGORITHM_LABELS, NO_VALUE, frame_of
+from analysis.runs import NO_VALUE, algorithm_labels, frame_of
 from pipeline.cli import main
 from pipeline.experiment.experiment import load_experiment, parse_experiment
 from pipeline.tracking.artifacts import TrackedRun
@@ -306,7 +306,7 @@ def test_figures_for_a_paper(tmp_path, monkeypatch, capsys):
     assert width == 3.25 * 72 and height > width  # panels and legend lie below each other
     assert "DejaVu Serif" in figure and ">DFA (ours)<" in figure
     assert {path.suffix for path in Path("reports/mine").glob("by_*")} == {".csv", ".md", ".tex", ".svg", ".eps"}
-    assert ALGORITHM_LABELS["dfa"] == "DFA"
+    assert algorithm_labels()["dfa"] == "DFA"
     capsys.readouterr()
     for options, message in ((["--width", "0.5"], "--width: must be 1 to 50 inches, got 0.5"),
                              (["--font", "Nobody"], "--font: must be a font of this machine"),

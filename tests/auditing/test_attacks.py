@@ -13,7 +13,7 @@ from pipeline.accounting.curves import gdp_eps
 from pipeline.auditing.audit import findings
 from pipeline.auditing.row_space import row_space_audit, row_space_basis, row_space_membership
 from pipeline.auditing.two_point import gaussian_log_ratio, two_point_audit
-from pipeline.learning.mechanisms.photonic import Photonic
+from pipeline.learning.mechanisms.photonic import PhotonicStep
 from pipeline.trials.config import TrialConfig
 
 DIGITS = TrialConfig(dataset="digits", hidden=(128, 64), batch_size=32, mechanism="photonic", sigma=1.0)
@@ -157,8 +157,8 @@ def test_noise_on_the_released_update_defeats_the_attack(digits, monkeypatch):
         for weight in out.weights:
             weight += torch.randn(weight.shape, generator=generator)
 
-    update, generator = Photonic.update, torch.Generator().manual_seed(0)
-    monkeypatch.setattr(Photonic, "update", noisy_update)
+    update, generator = PhotonicStep.update, torch.Generator().manual_seed(0)
+    monkeypatch.setattr(PhotonicStep, "update", noisy_update)
     found = row_space_audit(DIGITS, digits, steps=5)
     assert 0.4 < found.auc < 0.6 and found.tpr(0.01) < 0.1
 

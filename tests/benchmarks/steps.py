@@ -9,11 +9,11 @@ from collections.abc import Callable
 
 import torch
 
-from pipeline.learning.data.dataset import Dataset, Mapped, load
+from pipeline.learning.data.dataset import Dataset, MappedFeatures, load
 from pipeline.learning.data.inputs import largest_sizes
 from pipeline.learning.own.alone import Alone
 from pipeline.learning.own.building import initial_module
-from pipeline.learning.run import prepare
+from pipeline.learning.train import prepare
 from pipeline.learning.training import Training
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.datasets import DATASETS
@@ -31,7 +31,7 @@ def records(dataset: str) -> Dataset:
 
 def random_records(dataset: str, device: torch.device | str = "cpu") -> Dataset:
     """As many random pixels and labels as the data set has records."""
-    spec, generator = DATASETS[dataset], torch.Generator().manual_seed(0)
+    spec, generator = DATASETS[dataset].spec, torch.Generator().manual_seed(0)
 
     def part(n: int) -> tuple[torch.Tensor, torch.Tensor]:
         return (torch.randint(int(spec.scale) + 1, (n, spec.n_features), dtype=torch.uint8,
@@ -47,7 +47,7 @@ def with_features(data: Dataset, config: TrialConfig) -> Dataset:
     width = math.prod(features.shape(config))
     block = torch.randn(1_000, width, generator=torch.Generator().manual_seed(0)).bfloat16()
     parts = block.repeat(-(-len(data.train_x) // 1_000), 1)[: len(data.train_x)], block
-    data.mapped[features.key(config)] = Mapped(parts, (largest_sizes(parts[0]), largest_sizes(block)))
+    data.mapped[features.key(config)] = MappedFeatures(parts, (largest_sizes(parts[0]), largest_sizes(block)))
     return data
 
 

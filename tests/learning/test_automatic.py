@@ -10,6 +10,7 @@ from pipeline import account
 from pipeline.auditing import audit_release
 from pipeline.experiment.preset import recommended
 from pipeline.learning.mechanisms import noise_deviation
+from pipeline.learning.mechanisms.base import MECHANISMS
 from pipeline.trials.config import ConfigError, TrialConfig
 
 CPU, M, C, GAMMA = torch.device("cpu"), 32, 0.5, 0.01
@@ -37,7 +38,7 @@ def test_a_contribution_is_c_u_over_its_norm_plus_gamma(name, gamma, digits):
     trial = dataclasses.replace(TRIALS[name], clipping_gamma=gamma)
     training, deltas, activations = batch_of(trial, digits)
     plain = dataclasses.replace(trial, mechanism="per_example", clipping_norm=1e6)
-    bare = plain.parts.mechanism.load()((plain,), training.net, CPU, training.feedback.matrices)
+    bare = MECHANISMS[plain.parts.mechanism]((plain,), training.net, CPU, training.feedback.matrices)
     for i in range(6):
         for size in (1e-3, 1.0, 1e3):
             u = contribution(bare, deltas, activations, i, size)

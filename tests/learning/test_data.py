@@ -430,7 +430,7 @@ def matlab(arrays):
     return {name: file.getvalue() for name, file in files.items()}
 
 
-WHOLE_SVHN, SVHN_HOST = DATASETS["svhn"], readers.BASE_URLS["svhn"]
+WHOLE_SVHN, SVHN_HOST = DATASETS["svhn"].spec, readers.BASE_URLS["svhn"]
 
 
 @pytest.mark.parametrize("below", ["", "SVHN"])

@@ -17,10 +17,10 @@ from safetensors.torch import save_file
 
 from pipeline.accounting import privacy_tags
 from pipeline.experiment.experiment import parse_experiment
-from pipeline.learning.data import features as maps
+from pipeline.learning.data import computed as maps
 from pipeline.learning.data.dataset import DataError, load
-from pipeline.learning.integers.inputs import IntegerInputs
-from pipeline.learning.run import prepare
+from pipeline.learning.integers.integer_inputs import IntegerInputs
+from pipeline.learning.train import prepare
 from pipeline.sweep.worker import prepare_node
 from pipeline.tracking.artifacts import TrackedRun, config_of, param_text
 from pipeline.trials import feature_file

@@ -15,14 +15,14 @@ from scipy.linalg import fractional_matrix_power
 
 from pipeline.accounting import privacy_tags
 from pipeline.experiment.experiment import parse_experiment
-from pipeline.learning.data import features as maps
+from pipeline.learning.data import computed as maps
 from pipeline.learning.data import maps as computing
 from pipeline.learning.data.dataset import DataError, Dataset, load
 from pipeline.learning.data.dead_leaves import LEAST_DEVIATION, LEAST_SHARE, REFERENCES, standardised
 from pipeline.learning.data.encoder import WEIGHTS
 from pipeline.learning.data.inputs import largest_sizes
-from pipeline.learning.data.maps import register_features
-from pipeline.learning.data.patches import Patches
+from pipeline.learning.data.maps import MAPS, register_features
+from pipeline.learning.data.patches import PatchMap
 from pipeline.learning.data.scattering import scattering
 from pipeline.sweep.dry_run import as_lines, preview
 from pipeline.trials.config import TrialConfig
@@ -50,7 +50,7 @@ def test_coefficients_are_kymatios(images, expected, scales):
 
 def test_scattering_takes_each_colour_by_itself():
     pixels = (REFERENCE["cifar_x"] * 255).round().to(torch.uint8).flatten(1)
-    data = Dataset(DATASETS["cifar10"], pixels, torch.zeros(3), pixels, torch.zeros(3))
+    data = Dataset(DATASETS["cifar10"].spec, pixels, torch.zeros(3), pixels, torch.zeros(3))
     trial = TrialConfig(dataset="cifar10", features="scattering", feature_groups=0)
     found, expected = mapped(data, trial, pixels), REFERENCE["cifar_J2_L8"]  # [image, colour, 81, 8, 8]
     assert (found.view(expected.shape) - expected).abs().max() < 2**-8
@@ -208,7 +208,7 @@ def test_features_may_be_the_mean_of_those_of_an_image_and_of_its_mirror_image(c
 @pytest.mark.parametrize("power", [0.5, 2.0])
 def test_responses_are_raised_to_a_power_before_channels_are_standardised(cached, power):
     trial, records = replace(PATCHES, feature_power=power, feature_groups=0), cached.train_x[:50]
-    raised, reference = (Patches(1, 8, 12, 3, 1.0, 2)(images.view(-1, 1, 8, 8) / 16).double() ** power
+    raised, reference = (PatchMap(1, 8, 12, 3, 1.0, 2)(images.view(-1, 1, 8, 8) / 16).double() ** power
                          for images in (records, leaves()))
     mean, deviation = (of(reference, (0, 2, 3), keepdim=True) for of in (torch.mean, torch.std))
     found = mapped(cached, trial, records)
@@ -360,7 +360,7 @@ def test_a_cache_of_an_extension_is_that_of_its_code_and_a_notebook_has_none(cac
         trial = TrialConfig(**SMALL, features="tiles")
         if version != "a cell":
             paths.append(maps._digest(cached, trial))
-            assert PARTS["features"]["tiles"].works.is_cached
+            assert MAPS[PARTS["features"]["tiles"]].is_cached
     maps.features(cached, trial)
     assert paths[0] != paths[1] and not list(tmp_path.rglob("*.safetensors"))
 

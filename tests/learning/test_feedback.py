@@ -7,13 +7,13 @@ import torch
 from mlp import Mlp
 
 from pipeline.learning.alignment import cosines, feedback_update, true_gradient
-from pipeline.learning.feedback.algorithms import BackPropagation, DirectFeedback, ternarize
-from pipeline.learning.feedback.losses import CrossEntropy, LabelSmoothing
+from pipeline.learning.feedback.algorithms import BackPropagationPath, DirectFeedback, ternarize
+from pipeline.learning.feedback.losses import CrossEntropyLoss, LabelSmoothingLoss
 from pipeline.learning.mechanisms.base import mean_outer_products
-from pipeline.learning.network.network import Parameters
+from pipeline.learning.network.stacked import Parameters
 from pipeline.trials.config import TrialConfig
 
-output_error = CrossEntropy(TrialConfig())
+output_error = CrossEntropyLoss(TrialConfig())
 
 SIZES, R, M = (12, 9, 7, 5), 2, 6
 DERIVATIVES = {
@@ -51,7 +51,8 @@ def test_error_is_the_gradient_of_the_loss_at_the_logits_and_no_longer_than_its_
     losses = torch.nn.functional.cross_entropy(leaf.flatten(0, 1), y.flatten(), reduction="none",
                                                label_smoothing=smoothing).view(R, M)
     losses.sum().backward()
-    loss_of = LabelSmoothing(TrialConfig(loss="label_smoothing", smoothing=smoothing)) if smoothing else output_error
+    smoothed = LabelSmoothingLoss(TrialConfig(loss="label_smoothing", smoothing=smoothing))
+    loss_of = smoothed if smoothing else output_error
     error, loss = loss_of(logits, y)
     torch.testing.assert_close(error, leaf.grad)
     torch.testing.assert_close(loss, losses.mean(dim=1).detach())
@@ -150,7 +151,7 @@ def test_alignment_of_a_linear_networks_feedback_has_a_closed_form(records, expe
     matrices = torch.diag(torch.tensor([1.0, 7.0]))[None]
     feedback_update(DirectFeedback(FixedMatrices(matrices), (2,)), net, error, activations, update)
     torch.testing.assert_close(cosines(update, gradient), torch.tensor([[expected, 1.0]]))
-    feedback_update(BackPropagation(), net, error, activations, update)
+    feedback_update(BackPropagationPath(), net, error, activations, update)
     torch.testing.assert_close(cosines(update, gradient), torch.ones(1, 2))
 
 

@@ -9,8 +9,8 @@ from scipy import stats
 from pipeline.auditing import audit_release
 from pipeline.learning.mechanisms.feedback_space import FeedbackSpace
 from pipeline.learning.randomness import GaussianNoise
-from pipeline.learning.rows import Rows
-from pipeline.learning.run import prepare
+from pipeline.learning.rows import IntegerRows
+from pipeline.learning.train import prepare
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.packs import Pack
 
@@ -120,7 +120,7 @@ def test_no_record_contributes_more_than_the_bound(trial, digits):
         e = e - e.mean(dim=-1, keepdim=True)
         deltas = [*(e @ matrices).split(HIDDEN, dim=2), e]
         if trial.exact:
-            h = [Rows(torch.randint(-127, 128, (1, 1, n), generator=generator).to(torch.int8), a.step)
+            h = [IntegerRows(torch.randint(-127, 128, (1, 1, n), generator=generator).to(torch.int8), a.step)
                  for n, a in zip(training.net.sizes, activations, strict=False)]
         else:
             h = [30 * torch.randn(1, 1, a.shape[2], generator=generator) for a in activations]

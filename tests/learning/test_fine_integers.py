@@ -10,9 +10,9 @@ from test_integers import BASE, OF_FACTORS, contributions, made, norms_over_c
 
 from pipeline import TrialConfig, train
 from pipeline.learning.integers import products
-from pipeline.learning.mechanisms.gaussian import GaussianMechanism
+from pipeline.learning.mechanisms.gaussian import GaussianStep
 from pipeline.learning.model import TrainedModel
-from pipeline.learning.rows import Rows
+from pipeline.learning.rows import IntegerRows
 from pipeline.trials import steps as steps_of
 from pipeline.trials.arithmetic import CLAMPED
 from pipeline.trials.config import ConfigError
@@ -104,7 +104,7 @@ def test_a_mechanism_with_one_factor_for_weights_and_biases_is_bounded_with_outp
     training.net.parameters.flat.mul_(300.0)
     mechanism = training.mechanism
     mechanism.factor = lambda norms: (mechanism.bounds[0] / norms).clamp_(max=1.0)
-    mechanism.layer_factors = partial(GaussianMechanism.layer_factors, mechanism)
+    mechanism.layer_factors = partial(GaussianStep.layer_factors, mechanism)
     found = contributions(training, torch.arange(30)[None])
     assert training.net.forward(training.train_inputs.batch(torch.arange(30)[None]))[0][-1].scales.max() > 16
     assert max(norms_over_c(training, *found)) <= 1
@@ -114,7 +114,7 @@ def test_a_mechanism_with_one_factor_for_weights_and_biases_is_bounded_with_outp
 def test_slopes_are_rounded_once_on_every_processor(activation, digits, monkeypatch):
     """Some processors round a product before it is added, others only the sum."""
     net = made(fine(activation=activation), digits).net
-    h = Rows(torch.arange(-2**13, 2**13 + 1, dtype=torch.int16)[None, None], net.hidden_step)
+    h = IntegerRows(torch.arange(-2**13, 2**13 + 1, dtype=torch.int16)[None, None], net.hidden_step)
     exact = h.real().double()
     exact = (1 if activation == "tanh" else exact) - exact.square()  # of 28 bits
     assert torch.equal(net.derivative(h, 1), exact.float())

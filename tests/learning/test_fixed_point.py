@@ -21,7 +21,7 @@ from pipeline.accounting.finite_precision import (
     within_delta,
 )
 from pipeline.learning.mechanisms.fixed_point import FixedPointRelease
-from pipeline.learning.run import prepare
+from pipeline.learning.train import prepare
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.packs import Pack
 

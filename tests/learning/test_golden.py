@@ -24,7 +24,7 @@ import torch
 
 from pipeline import TrialConfig, load_dataset, train
 from pipeline.learning import rounded_gaussian
-from pipeline.learning.run import train as train_pack
+from pipeline.learning.train import train as train_pack
 from pipeline.trials.packs import Pack
 
 GOLDEN = Path(__file__).parents[1] / "data" / "golden.json"

@@ -16,16 +16,16 @@ from safetensors.torch import save_file
 from scipy import stats
 
 from pipeline import TrialConfig, train
-from pipeline.learning.data.dataset import load
+from pipeline.learning.data.dataset import load, register_dataset
 from pipeline.learning.integers import products
-from pipeline.learning.integers.inputs import IntegerInputs
-from pipeline.learning.integers.network import IntegerDense
+from pipeline.learning.integers.integer_inputs import IntegerInputs
+from pipeline.learning.integers.integer_network import IntegerDense
 from pipeline.learning.model import TrainedModel
-from pipeline.learning.rows import Rows
-from pipeline.learning.run import prepare
+from pipeline.learning.rows import IntegerRows
+from pipeline.learning.train import prepare
 from pipeline.trials import steps as steps_of
 from pipeline.trials.config import ConfigError
-from pipeline.trials.datasets import DatasetSpec, enter
+from pipeline.trials.datasets import DatasetSpec
 from pipeline.trials.packs import Pack
 from pipeline.trials.shapes import DenseShape
 from pipeline.trials.steps import GRID_BITS, LARGEST, grid_exponent, steps
@@ -322,7 +322,7 @@ def test_the_network_learns_as_that_of_float32_does_without_noise(digits):
 
 
 def test_norms_of_contributions_are_those_of_what_the_integers_represent():
-    rows = Rows(torch.tensor([[[3, -4], [127, 0]]], dtype=torch.int8), 0.5)
+    rows = IntegerRows(torch.tensor([[[3, -4], [127, 0]]], dtype=torch.int8), 0.5)
     found = IntegerDense(DenseShape(2, 2), fine=False).squared_norms(torch.tensor([[[1.0, 2.0], [0.5, 0.0]]]), rows)
     expected = [5 * (25 * 0.25 + 1), 0.25 * (127**2 * 0.25 + 1)]
     assert found.squeeze().tolist() == pytest.approx(expected, rel=1e-12)
@@ -337,7 +337,7 @@ def test_steps_follow_c_and_the_noise_alone_and_sums_of_the_softmax_are_exact(ex
     with pytest.raises(ConfigError, match="noise_multiplier: must be at most 256 with arithmetic 'integer'"):
         TrialConfig(BASE.given, input_norm=1e6, noise_multiplier=1000.0)
     for n_classes in (steps_of.MOST_CLASSES, steps_of.MOST_CLASSES + 1):
-        enter(f"classes_{n_classes}", DatasetSpec(20_000, 10, (4,), n_classes, (0.0,), (1.0,)), None)
+        register_dataset(f"classes_{n_classes}", DatasetSpec(20_000, 10, (4,), n_classes, (0.0,), (1.0,)), print)
     TrialConfig(BASE.given, dataset=f"classes_{steps_of.MOST_CLASSES}")
     with pytest.raises(ConfigError, match="^dataset: must have at most 8192 classes with arithmetic 'integer'.* 8193"):
         TrialConfig(BASE.given, dataset=f"classes_{steps_of.MOST_CLASSES + 1}")

@@ -12,12 +12,12 @@ from pipeline.experiment.plugins import load_plugins
 from pipeline.learning.mechanisms.gradients import GradientProducts, GradientRows, rows_of
 from pipeline.learning.mechanisms.row_sum import RowSum, bounded
 from pipeline.learning.own.alone import Alone
-from pipeline.learning.own.building import check_trainable
+from pipeline.learning.own.building import why_alone
 from pipeline.learning.own.mapped import Mapped
 from pipeline.learning.own.operators import is_reviewed_here
 from pipeline.learning.own.segments import Segments, copy_of, ends
 from pipeline.learning.own.ways import check_neighbours
-from pipeline.learning.run import prepare
+from pipeline.learning.train import prepare
 from pipeline.trials.packs import Pack
 from pipeline.trials.promises import check_promises
 
@@ -71,7 +71,7 @@ def logits(training, places):
 
 @pytest.mark.parametrize("name", [*MAPPED, *ALONE])
 def test_a_network_is_mapped_or_says_why_not(name):
-    reason = check_trainable(trial(name))
+    reason = why_alone(trial(name))
     assert reason.startswith(ALONE[name]) if name in ALONE else reason == "", reason
 
 

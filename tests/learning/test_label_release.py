@@ -12,13 +12,14 @@ from scipy import stats
 from pipeline.accounting.curves import gdp_eps
 from pipeline.accounting.label import label_epsilons, label_mu
 from pipeline.auditing.two_point import gaussian_log_ratio, two_point_audit
-from pipeline.learning.feedback.losses import CrossEntropy
+from pipeline.learning.feedback.algorithms import FEEDBACK
+from pipeline.learning.feedback.losses import CrossEntropyLoss
 from pipeline.learning.mechanisms import make_mechanism
 from pipeline.learning.training import Training
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.packs import Pack
 
-output_error = CrossEntropy(TrialConfig())
+output_error = CrossEntropyLoss(TrialConfig())
 
 CPU, M, CLASSES, DELTA = torch.device("cpu"), 400, 10, 1e-5
 BASE = TrialConfig(dataset="digits", hidden=(12, 16), batch_size=M, mechanism="photonic", algorithm="pdfa", tau_f=0.6)
@@ -30,7 +31,7 @@ HALVES = (0.0, 0.0, *[-50.0] * 8)  # logits: two classes with probability 1/2
 def make(*trials):
     pack = Pack(trials)
     net = Mlp(trials[0].layer_sizes, "tanh", [t.seed for t in trials])
-    feedback = pack.shared.parts.feedback.load()(pack, net, CPU)
+    feedback = FEEDBACK[pack.shared.parts.feedback](pack, net, CPU)
     return feedback, make_mechanism(pack, net, CPU, feedback.matrices)
 
 

@@ -15,18 +15,18 @@ from analysis.catalogue import mismatch
 from pipeline.accounting.certified import event_of
 from pipeline.auditing.row_space import row_space_audit
 from pipeline.learning.feedback.algorithms import DirectFeedback
-from pipeline.learning.feedback.losses import CrossEntropy
+from pipeline.learning.feedback.losses import CrossEntropyLoss
 from pipeline.learning.mechanisms.base import sum_outer_products
 from pipeline.learning.network import layers
 from pipeline.learning.network.layers import Conv, Dense, pool, unpool
-from pipeline.learning.network.network import Network, make_network
+from pipeline.learning.network.stacked import StackedNetwork, make_network
 from pipeline.learning.training import Training
 from pipeline.tracking.artifacts import write_artifacts
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.packs import Pack
 from pipeline.trials.shapes import ConvShape, DenseShape, conv_shapes, dense_shapes
 
-output_error = CrossEntropy(TrialConfig())
+output_error = CrossEntropyLoss(TrialConfig())
 
 R, M = 2, 5
 SHAPES = [ConvShape(1, 8, 8, 4, 5), ConvShape(6, 4, 4, 5, 5), ConvShape(3, 7, 5, 2, 3), ConvShape(2, 2, 3, 3, 5),
@@ -181,7 +181,7 @@ ACTIVATIONS = ("tanh", "tanh", "sigmoid", "sigmoid")
 @pytest.fixture
 def step():
     """A network, its activations, and the error and labels of a batch."""
-    net = Network(NETWORK, ACTIVATIONS, [1, 2], dtype=torch.float64)
+    net = StackedNetwork(NETWORK, ACTIVATIONS, [1, 2], dtype=torch.float64)
     net.parameters.flat.mul_(2)
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(R, M, net.sizes[0], generator=generator, dtype=torch.float64)

@@ -10,8 +10,9 @@ from mlp import Mlp
 from scipy import stats
 
 from pipeline.learning.mechanisms import make_mechanism
-from pipeline.learning.mechanisms.photonic import Photonic, offset_and_clip
-from pipeline.learning.network.network import Parameters, make_network
+from pipeline.learning.mechanisms.base import MECHANISMS
+from pipeline.learning.mechanisms.photonic import PhotonicStep, offset_and_clip
+from pipeline.learning.network.stacked import Parameters, make_network
 from pipeline.learning.training import Training
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.packs import Pack
@@ -23,7 +24,7 @@ BASE = TrialConfig(dataset="digits", hidden=(6, 8), batch_size=M, mechanism="pho
 
 def make(*trials, activation="tanh"):
     net = Mlp(SIZES, activation, [t.seed for t in trials])
-    return net, Photonic(trials, net, CPU)
+    return net, PhotonicStep(trials, net, CPU)
 
 
 def random_step(net, seed=0):
@@ -168,7 +169,7 @@ def test_a_record_that_overflows_contributes_nothing_and_leaves_the_others_alone
     """Error zero, activations whose squares overflow: 0 inf = nan in the norm would tell that the record took part."""
     trial = TrialConfig(dataset="digits", hidden=SIZES[1:-1], mechanism=mechanism, batch_size=4)
     net = Mlp(SIZES, "relu", [0])
-    made = trial.parts.mechanism.load()((trial,), net, torch.device("cpu"))
+    made = MECHANISMS[trial.parts.mechanism]((trial,), net, torch.device("cpu"))
     deltas = [torch.randn(1, 4, n) for n in SIZES[1:]]
     activations = [torch.randn(1, 4, n) for n in SIZES[:-1]]
     alone, among = (net.blank_parameters(1, "cpu") for _ in range(2))

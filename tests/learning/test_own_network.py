@@ -12,7 +12,7 @@ from pipeline.auditing.audit import findings
 from pipeline.experiment.plugins import load_plugins
 from pipeline.experiment.preset import recommend
 from pipeline.learning.model import TrainedModule
-from pipeline.learning.run import prepare
+from pipeline.learning.train import prepare
 from pipeline.trials.packs import Pack
 from pipeline.trials.promises import check_promises
 

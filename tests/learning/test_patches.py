@@ -12,8 +12,8 @@ from train import convolutions, encoder_weights, folded
 from pipeline.learning.data import patches
 from pipeline.learning.data.dataset import DataError
 from pipeline.learning.data.dead_leaves import dead_leaves
-from pipeline.learning.data.encoder import Encoder
-from pipeline.learning.data.patches import IMAGES, LEAST_CONTRAST, LEAST_VARIANCE, Patches, filters
+from pipeline.learning.data.encoder import EncoderMap
+from pipeline.learning.data.patches import IMAGES, LEAST_CONTRAST, LEAST_VARIANCE, PatchMap, filters
 
 
 def all_patches(images, side):
@@ -40,7 +40,7 @@ def test_features_are_soft_thresholds_of_products_averaged_over_pools(channels, 
     places = size - side + 1
     expected = torch.cat([(z - threshold).relu(), (-z - threshold).relu()], dim=-1).transpose(1, 2)
     expected = expected.unflatten(-1, (pools, places // pools, pools, places // pools)).mean((-3, -1))
-    apply = Patches(channels, size, n, side, threshold, pools)
+    apply = PatchMap(channels, size, n, side, threshold, pools)
     found = apply(images)
     assert found.shape == (5, 2 * n, pools, pools)
     torch.testing.assert_close(found, expected, atol=2e-5, rtol=1e-4)
@@ -51,7 +51,7 @@ def test_features_are_soft_thresholds_of_products_averaged_over_pools(channels, 
 
 def test_pools_overlap_where_places_cannot_be_divided_among_them():
     images = torch.rand(2, 1, 7, 7, generator=torch.Generator().manual_seed(4))  # 5 places in a row
-    fine, coarse = Patches(1, 7, 3, 3, 0.5, 5)(images), Patches(1, 7, 3, 3, 0.5, 2)(images)
+    fine, coarse = PatchMap(1, 7, 3, 3, 0.5, 5)(images), PatchMap(1, 7, 3, 3, 0.5, 2)(images)
     for i, rows in enumerate((slice(0, 3), slice(2, 5))):
         for j, columns in enumerate((slice(0, 3), slice(2, 5))):
             torch.testing.assert_close(coarse[..., i, j], fine[..., rows, columns].mean((-2, -1)))
@@ -73,7 +73,7 @@ def test_products_are_those_of_whitened_patches_whatever_their_mean():
 
 def test_faint_patches_of_bright_images_have_the_contrast_that_they_have():
     faint = torch.randint(0, 2, (4, 1, 9, 9), generator=torch.Generator().manual_seed(6)) / 255
-    apply = Patches(1, 9, 6, 4, 0.0, 6)
+    apply = PatchMap(1, 9, 6, 4, 0.0, 6)
     torch.testing.assert_close(apply(faint + 250 / 255), apply(faint), atol=2e-4, rtol=0)
     assert (apply(faint) - apply(faint * 0)).abs().max() > 0.1
 
@@ -132,7 +132,7 @@ def test_features_are_activations_of_the_trained_layers_averaged_over_pools(tmp_
         second = layers[1](torch.nn.functional.max_pool2d(first, 2))
         third = layers[2](torch.nn.functional.avg_pool2d(second, 2))
     expected = torch.cat([torch.nn.functional.adaptive_avg_pool2d(maps, 2) for maps in (second, third)], dim=1)
-    encoder = Encoder(2, path=tmp_path / "weights.safetensors")
+    encoder = EncoderMap(2, path=tmp_path / "weights.safetensors")
     torch.testing.assert_close(encoder(images), expected, atol=5e-3, rtol=5e-3)
     grey = images[:3, :1]
     assert torch.equal(encoder(grey), encoder(grey.expand(-1, 3, -1, -1)))

@@ -12,7 +12,12 @@ from scipy.stats import chi2
 from simulated_opu import opened
 
 from pipeline.learning import opu as opus
-from pipeline.learning.feedback.projection import GaussianProjector, HardwareOpuProjector, SimulatedOpuProjector
+from pipeline.learning.feedback.projection import (
+    PROJECTORS,
+    GaussianProjector,
+    HardwareOpuProjector,
+    SimulatedOpuProjector,
+)
 from pipeline.learning.opu import OpuUnavailable, check_opu
 from pipeline.trials.part import PARTS
 
@@ -60,7 +65,7 @@ def test_projection_is_the_product_with_the_replicas_matrix_and_centred_less_the
     """A real OPU measures the mean of its matrix, and has one for all replicas."""
     opener, e = Opener(), ternary(3, 7, 10)
     device = dict(open_opu=opener) if name == "opu_hardware" else {}
-    with PARTS["projector"][name].load()(10, 33, [1, 2, 3], 0.5, **device) as projector:
+    with PROJECTORS[PARTS["projector"][name]](10, 33, [1, 2, 3], 0.5, **device) as projector:
         p = projector.project(e)
         if device:
             matrices = torch.from_numpy(opener.opened[0].matrix).float().expand(3, 10, 33) * 0.5 * 10**0.5
@@ -79,9 +84,9 @@ def test_projection_is_the_product_with_the_replicas_matrix_and_centred_less_the
 def test_a_replica_does_not_depend_on_the_others(name):
     seeds = [4, 8, 15, 16, 23]
     e = ternary(5, 77, 10)  # an odd batch, so that replicas start at all alignments
-    together = PARTS["projector"][name].load()(10, 129, seeds, 1.0).project(e)
+    together = PROJECTORS[PARTS["projector"][name]](10, 129, seeds, 1.0).project(e)
     for r, seed in enumerate(seeds):
-        alone = PARTS["projector"][name].load()(10, 129, [seed], 1.0).project(e[r : r + 1].clone())
+        alone = PROJECTORS[PARTS["projector"][name]](10, 129, [seed], 1.0).project(e[r : r + 1].clone())
         assert torch.equal(together[r], alone[0])
 
 
@@ -95,7 +100,7 @@ def std_is_plausible(entries, std):
 @pytest.mark.parametrize("n_classes", [2, 100])
 @pytest.mark.parametrize("name", SEEDED)
 def test_entries_have_the_asked_deviation(name, n_classes):
-    entries = PARTS["projector"][name].load()(n_classes, 2000, [3], 0.7).matrices
+    entries = PROJECTORS[PARTS["projector"][name]](n_classes, 2000, [3], 0.7).matrices
     assert std_is_plausible(entries, 0.7)
     for wrong in (2 / 3, 3 / 2):
         assert not std_is_plausible(entries, 0.7 * wrong)
@@ -142,7 +147,8 @@ def test_arguments_are_checked(change, message):
             continue  # it takes all errors
         device = dict(open_opu=Opener()) if name == "opu_hardware" else {}
         given = dict(n_classes=10, n_out_total=8, seeds=[1], std=1.0) | (change if isinstance(change, dict) else {})
-        with pytest.raises(ValueError, match=message), PARTS["projector"][name].load()(**given, **device) as projector:
+        make = PROJECTORS[PARTS["projector"][name]]
+        with pytest.raises(ValueError, match=message), make(**given, **device) as projector:
             projector.project(change)
 
 
@@ -224,7 +230,7 @@ def test_check_opu_says_what_is_missing(monkeypatch, absent, configured, message
 @pytest.mark.parametrize("name", SEEDED)
 def test_cuda_agrees_with_the_cpu(name):
     e = ternary(2, 64, 10)
-    here = PARTS["projector"][name].load()(10, 100, [1, 2], 1.0).project(e)
-    there = PARTS["projector"][name].load()(10, 100, [1, 2], 1.0, "cuda").project(e.cuda())
+    here = PROJECTORS[PARTS["projector"][name]](10, 100, [1, 2], 1.0).project(e)
+    there = PROJECTORS[PARTS["projector"][name]](10, 100, [1, 2], 1.0, "cuda").project(e.cuda())
     assert there.is_cuda
     torch.testing.assert_close(there.cpu(), here, rtol=1e-5, atol=1e-5)

@@ -13,10 +13,10 @@ from test_integers import BASE, CPU, TRIALS, made
 
 from pipeline import TrialConfig
 from pipeline.learning.integers.contributions import IntegerSum
-from pipeline.learning.integers.inputs import IntegerInputs
+from pipeline.learning.integers.integer_inputs import IntegerInputs
 from pipeline.learning.mechanisms.gradients import GradientRows
 from pipeline.learning.mechanisms.row_sum import RowSum
-from pipeline.learning.network.network import Parameters
+from pipeline.learning.network.stacked import Parameters
 from pipeline.trials.config import ConfigError
 
 N_RECORDS, N_FEATURES, ROUNDS = 24, 64, 4

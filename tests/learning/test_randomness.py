@@ -21,7 +21,7 @@ from pipeline.learning.randomness import (
     secret_integers,
     torch_generator,
 )
-from pipeline.learning.run import prepare
+from pipeline.learning.train import prepare
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.packs import Pack
 from pipeline.trials.part import PARTS

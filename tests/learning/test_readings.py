@@ -22,7 +22,7 @@ from pipeline.experiment.experiment import load_experiment, parse_experiment
 from pipeline.experiment.prices import bound_lines
 from pipeline.learning.mechanisms import contribution_bound, make_mechanism, noise_deviation
 from pipeline.learning.mechanisms.base import sum_outer_products
-from pipeline.learning.network.network import make_network
+from pipeline.learning.network.stacked import make_network
 from pipeline.learning.training import Training
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.packs import Pack

@@ -15,7 +15,7 @@ from pipeline.cli import main
 from pipeline.experiment.experiment import load_experiment
 from pipeline.experiment.plugins import LOADED, load_plugins
 from pipeline.learning.data.dataset import DataError, load
-from pipeline.learning.run import train
+from pipeline.learning.train import train
 from pipeline.sweep.worker import prepare_node
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.fields import ConfigError

@@ -8,9 +8,9 @@ from flat import train
 
 from pipeline.accounting import account
 from pipeline.learning.data.inputs import Inputs
-from pipeline.learning.network.network import make_network, start_output
-from pipeline.learning.optimizer import learning_rate
+from pipeline.learning.network.stacked import make_network, start_output
 from pipeline.learning.training import Training
+from pipeline.learning.updates import UPDATES, learning_rate
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.disclosure import ALIGNMENTS as METRICS
 from pipeline.trials.packs import Pack
@@ -264,15 +264,15 @@ def test_weights_have_the_bits_of_the_class_of_torch_as_the_step_size_falls_and_
     config = TrialConfig(dataset="digits", learning_rate=0.1, **settings)
     start = torch.randn(3, 1001, generator=torch.Generator().manual_seed(1))
     ours, theirs, update = start.clone(), start.clone().requires_grad_(), torch.empty_like(start)
-    optimizer = config.parts.optimizer.load()(config, ours, update)
+    optimizer = UPDATES[config.parts.optimizer](config, ours, update)
     exact = replace(config, mechanism="per_example", noise_multiplier=1.0, arithmetic="integer")
     of_integers = start.clone()  # whose operations round one by one
-    rounding = exact.parts.optimizer.load()(exact, of_integers, update)
+    rounding = UPDATES[exact.parts.optimizer](exact, of_integers, update)
     reference = kind([theirs], lr=0.1, fused=True, **own)
     for step in range(6):
         if step == 3:
             kept = {key: value.clone() for key, value in optimizer.state.items()}
-            optimizer = config.parts.optimizer.load()(config, ours, update)
+            optimizer = UPDATES[config.parts.optimizer](config, ours, update)
             optimizer.restore(kept)
         update.normal_(generator=torch.Generator().manual_seed(10 + step))
         theirs.grad = update.clone()

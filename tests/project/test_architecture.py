@@ -21,14 +21,14 @@ HEAVY = ("torch", "ray", "mlflow", "numpy", "pandas", "matplotlib")
 # By contract: the module that would have an import that must not be, and the line.
 FORBIDDEN = {
     "layers": ("pipeline/accounting/budget.py", "from pipeline.experiment.plan import Plan"),
-    "learning": ("pipeline/learning/randomness.py", "from pipeline.learning.run import train"),
+    "learning": ("pipeline/learning/randomness.py", "from pipeline.learning.train import train"),
     "cycles": ("pipeline/trials/part.py", "from pipeline.trials.config import TrialConfig"),
     "mlflow": ("analysis/runs.py", "import mlflow"),
     "ray": ("pipeline/sweep/worker.py", "import ray"),
     "lightonml": ("pipeline/learning/training.py", "import lightonml"),
     "reports": ("pipeline/sweep/recorder.py", "from analysis.runs import ReportError"),
     "readers": ("analysis/runs.py", "from pipeline.tracking.store import Store"),
-    "drivers": ("pipeline/sweep/cluster.py", "from pipeline.learning.run import train"),
+    "drivers": ("pipeline/sweep/cluster.py", "from pipeline.learning.train import train"),
 }
 
 

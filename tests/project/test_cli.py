@@ -295,9 +295,9 @@ def test_params_that_are_not_the_trials_are_refused(params, message):
 
 
 def test_audit_exits_1_where_more_is_measured_than_certified(tmp_path, capsys, monkeypatch, few_runs):
-    from pipeline.learning.mechanisms.gaussian import PerExample
+    from pipeline.learning.mechanisms.gaussian import PerExampleStep
 
-    monkeypatch.setattr(PerExample, "bounded", lambda self, deltas, activations: (deltas, activations))
+    monkeypatch.setattr(PerExampleStep, "bounded", lambda self, deltas, activations: (deltas, activations))
     file = written(tmp_path / "audited.yaml", AUDITED)
     assert main(["audit", str(file), "--trial", "2"]) == 1
     assert "EXCEEDS certified" in capsys.readouterr().out

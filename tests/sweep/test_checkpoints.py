@@ -10,7 +10,7 @@ from flat import train, train_pack
 from safetensors import safe_open
 
 from pipeline.learning.randomness import GaussianNoise
-from pipeline.learning.run import prepare
+from pipeline.learning.train import prepare
 from pipeline.learning.training import Training
 from pipeline.sweep import checkpoints as module
 from pipeline.sweep import private, worker

@@ -38,7 +38,7 @@ def read(spec, folder):
         (digits.train_x, digits.train_y), (digits.test_x, digits.test_y)))
 
 
-register_dataset("other_digits", DATASETS["digits"], read)
+register_dataset("other_digits", DATASETS["digits"].spec, read)
 
 
 @network("line", version=1)

@@ -10,7 +10,7 @@ import torch
 from sweep_stub import grid
 
 from pipeline.experiment.experiment import parse_experiment
-from pipeline.learning.run import prepare
+from pipeline.learning.train import prepare
 from pipeline.learning.training import Training
 from pipeline.sweep import estimate as estimates
 from pipeline.sweep.dry_run import DryRun, as_json, as_lines

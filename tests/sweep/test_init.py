@@ -117,7 +117,7 @@ def test_a_file_is_read_back_under_the_name_that_it_was_written_by(tmp_path, mon
     ("läuft gut.csv", "l_uft_gut"), ("[a], {b}.csv", "a_b"), ("_.csv", "table")])
 def test_what_is_written_for_a_table_is_what_the_next_command_takes(tmp_path, monkeypatch, table, dataset):
     monkeypatch.chdir(tmp_path)
-    register_dataset("taken", DATASETS["digits"], lambda spec, folder: None)
+    register_dataset("taken", DATASETS["digits"].spec, lambda spec, folder: None)
     Path(table).write_text(TABLE)
     assert main(["init", "x.yaml", "--csv", table, "--label", "outcome"]) == 0
     declaration = Path(f"{dataset}_table.yaml")

@@ -15,12 +15,12 @@ from safetensors.numpy import save_file
 
 from pipeline.accounting import privacy_tags
 from pipeline.cli import main
-from pipeline.learning.data import features as maps
+from pipeline.learning.data import computed as maps
 from pipeline.learning.data.dataset import load, register_dataset
 from pipeline.learning.data.download import DataError
 from pipeline.learning.mechanisms import register_mechanism
-from pipeline.learning.mechanisms.gaussian import PerExample
-from pipeline.learning.run import prepare
+from pipeline.learning.mechanisms.gaussian import PerExampleStep
+from pipeline.learning.train import prepare
 from pipeline.sweep import cluster
 from pipeline.sweep.checkpoints import Checkpoint, Checkpoints
 from pipeline.sweep.private import PrivateFolder
@@ -178,14 +178,14 @@ def texts(root):
         for place, text in found.items() if place[-1] not in DIFFERS}
 
 
-class Normalised(PerExample):
+class Normalised(PerExampleStep):
     """u_i <- C/(||u_i|| + g) u_i, which lengthens short contributions."""
 
     def factor(self, norms):
         return self.clipping_norm / (norms + 0.01)
 
 
-class Rewritten(PerExample):
+class Rewritten(PerExampleStep):
     """Bounds contributions in a way that it does not state as a factor of their norms."""
 
     def bounded(self, deltas, activations):
@@ -256,7 +256,7 @@ def test_records_that_cannot_be_used_are_refused_before_ray_is_started(tmp_path,
     def read(spec, folder):
         raise KeyError("column 7")
 
-    register_dataset("mine", DATASETS["digits"], read)
+    register_dataset("mine", DATASETS["digits"].spec, read)
     save_file(rows(bad=11), tmp_path / "bad.safetensors")
     base, says = {"features": ("dataset: digits, features: file, feature_file: bad.safetensors, feature_source: none",
                                "features: 'file' must be finite, which those of record 11 of 1437 are not"),

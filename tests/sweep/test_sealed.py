@@ -22,7 +22,7 @@ from safetensors.numpy import save_file
 from analysis.report import report
 from pipeline.accounting import account
 from pipeline.accounting.evaluations import selected_epsilon
-from pipeline.learning.run import prepare as prepare_training
+from pipeline.learning.train import prepare as prepare_training
 from pipeline.learning.training import Training
 from pipeline.sweep import cluster, sealed, settle, status, worker
 from pipeline.sweep.checkpoints import Checkpoint, Checkpoints

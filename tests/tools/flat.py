@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from pipeline.learning import run
+from pipeline.learning import train as packs
 from pipeline.sweep import worker
 from pipeline.trials.records import EpochRecord, Result
 
 
 def train(*arguments: Any, **options: Any) -> Iterator[EpochRecord]:
-    """The records of `pipeline.learning.run.train`."""
-    for records in run.train(*arguments, **options):
+    """The records of `pipeline.learning.train.train`."""
+    for records in packs.train(*arguments, **options):
         yield from records
 
 

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import torch
 
-from pipeline.learning.network.network import Network
+from pipeline.learning.network.stacked import StackedNetwork
 from pipeline.trials.shapes import dense_shapes
 
 
-class Mlp(Network):
+class Mlp(StackedNetwork):
     """R fully connected networks of sizes (n_0, ..., n_L), with one activation."""
 
     def __init__(self, sizes: Sequence[int], activation: str, seeds: Sequence[int],

@@ -33,7 +33,7 @@ def experiment(trials, **resources) -> Experiment:
 def train(pack: Pack, *, folder: Path, seconds: float = 0.05, raises: tuple[int, ...] = (),
           kills: Mapping[int, int] = MappingProxyType({}), diverges: tuple[int, ...] = (), meet: bool = False
           ) -> Iterator[list[EpochRecord]]:
-    """Records like those of `pipeline.learning.run.train`; `raises` and `diverges` are seeds.
+    """Records like those of `pipeline.learning.train.train`; `raises` and `diverges` are seeds.
 
     `kills` says by seed how often its worker is killed, in the second epoch: files in `folder` count it. With `meet`
     the first pack that needs an OPU and the first that does not wait for each other.

@@ -156,7 +156,7 @@ def test_two_trials_have_one_key_where_what_differs_has_no_effect(one, change, s
 @pytest.mark.usefixtures("extensions")
 def test_a_setting_that_a_part_gets_later_leaves_keys_as_they_were_if_it_is_elided():
     def made_up(learning_rate=0.1, **settings):
-        extension("optimizer", "made_up", Optimizer, {"learning_rate": None, **settings})
+        extension("optimizer", "made_up", Optimizer, {"learning_rate": None, **settings}, Optimizer)
         return TrialConfig(optimizer="made_up", learning_rate=learning_rate)
 
     before = made_up()
@@ -166,7 +166,7 @@ def test_a_setting_that_a_part_gets_later_leaves_keys_as_they_were_if_it_is_elid
     other = dataclasses.replace(after, warmth=0.5)
     assert other.trial_key != before.trial_key and other.canonical() == {**before.canonical(), "warmth": 0.5}
     assert made_up(warmth=setting(0.0, "made up")).trial_key != before.trial_key
-    extension("optimizer", "another", Optimizer, {"learning_rate": again("learning_rate", elide=True)})
+    extension("optimizer", "another", Optimizer, {"learning_rate": again("learning_rate", elide=True)}, Optimizer)
     elided = TrialConfig(optimizer="another")
     assert "learning_rate" not in elided.canonical() and "learning_rate" in made_up().canonical()
 

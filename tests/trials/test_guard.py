@@ -12,12 +12,12 @@ from pipeline.auditing.audit import audit_trial
 from pipeline.cli import main
 from pipeline.experiment.experiment import load_experiment
 from pipeline.learning.data.dataset import DataError, load, register_dataset
+from pipeline.learning.own.register import network
 from pipeline.sweep.worker import prepare_node
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.datasets import DATASETS
 from pipeline.trials.fields import UserError
 from pipeline.trials.guard import guarded, is_of_users, one_line, public_line
-from pipeline.trials.network import network
 
 pytestmark = [pytest.mark.usefixtures("extensions"), pytest.mark.usefixtures("only_svg")]
 EXHIBIT = """
@@ -128,7 +128,7 @@ def read(fault):
 
 @pytest.mark.parametrize("fault", [ValueError(SECRET), UserError(SECRET), DataError(SECRET), 8191])
 def test_an_error_of_a_reader_shows_no_record_of_a_secure_trial(folder, fault):
-    register_dataset("mine", DATASETS["digits"], read(fault))
+    register_dataset("mine", DATASETS["digits"].spec, read(fault))
     with pytest.raises(DataError, match="8191"):
         load("mine")
     secure = TrialConfig(dataset="mine", mechanism="per_example", noise="secure", arithmetic="integer",

@@ -8,7 +8,7 @@ from commands import load
 from pipeline import Experiment, account, run_sweep, train
 from pipeline.experiment.experiment import parse_experiment
 from pipeline.learning.mechanisms import register_mechanism
-from pipeline.learning.mechanisms.base import NoMechanism
+from pipeline.learning.mechanisms.base import PlainStep
 from pipeline.trials.config import ConfigError, TrialConfig
 
 
@@ -99,7 +99,7 @@ cases:
 
 
 def test_fields_of_an_extension_are_used(tmp_path):
-    register_mechanism("clipper", type("Clipper", (NoMechanism,), {}), settings=("clipping_norm",))
+    register_mechanism("clipper", type("Clipper", (PlainStep,), {}), settings=("clipping_norm",))
     load(tmp_path, "base: {mechanism: clipper, clipping_norm: 2}")
     with pytest.raises(ConfigError, match="tau_e: is not used with mechanism 'clipper', .*use mechanism 'component'"):
         load(tmp_path, "base: {mechanism: clipper, tau_e: 2}")

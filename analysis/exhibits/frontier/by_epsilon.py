@@ -13,7 +13,7 @@ from analysis.exhibits.frontier.figure import plot
 from analysis.exhibits.frontier.points import PRICE, frontiers, named, target_of, tightest
 from analysis.exhibits.metrics import METRICS, feedback_is_measured
 from analysis.exhibits.table import Table, crossed
-from analysis.runs import ALGORITHM_LABELS, DATASET_LABELS, common_value, setting_label
+from analysis.runs import DATASETS, algorithm_labels, common_value, setting_label
 from analysis.statistics import SUMMARY
 from analysis.text import best_of, epsilon_text, fixed_text, means_text
 from pipeline.accounting.epsilon import Budget
@@ -87,7 +87,7 @@ def caption(points: pd.DataFrame, runs: pd.DataFrame) -> str:
     """Return the caption of one kind, with the assumptions of its epsilon."""
     axis_runs = _runs_on_axis(points, runs)
     metric, kind = METRICS[common_value(points["metric"])], common_value(points["kind"])
-    datasets = " and ".join(DATASET_LABELS[name] for name in axis_runs["dataset"].unique())
+    datasets = " and ".join(DATASETS[name].label for name in axis_runs["dataset"].unique())
     return (f"{metric.heading} on {datasets} against "
             f"{epsilon_text(kind, axis_runs, points)}{_formula(points)}: {means_text(points['n'])}"
             f"{best_of(points['choices'].max())}.")
@@ -137,7 +137,7 @@ def _settings(runs: pd.DataFrame) -> str:
     for algorithm, group in runs.groupby("algorithm", sort=False):
         labels = list(dict.fromkeys(map(setting_label, group["setting"])))  # each once
         settings = ", ".join(labels) if len(labels) <= SETTINGS_NAMED else f"{len(labels)} settings"
-        parts.append(f"{ALGORITHM_LABELS[algorithm]} ({settings})")
+        parts.append(f"{algorithm_labels()[algorithm]} ({settings})")
     return ", ".join(parts)
 
 

@@ -16,7 +16,7 @@ from analysis import style
 from analysis.exhibits.frontier import others
 from analysis.exhibits.frontier.points import compared_epsilon
 from analysis.exhibits.metrics import METRICS
-from analysis.runs import ALGORITHM_LABELS, ReportError, common_value
+from analysis.runs import ReportError, algorithm_labels, common_value
 from analysis.text import names_of
 from pipeline.trials.kinds import KINDS
 
@@ -140,10 +140,10 @@ def _check(points: pd.DataFrame) -> None:
     """Refuse points that one axis cannot have: several kinds of epsilon, none above 0, unknown algorithms."""
     if points.empty or not (points["epsilon"] > 0).all():
         raise ReportError(f"frontier: needs points with epsilon > 0, got {points['epsilon'].tolist()}")
-    unknown = [name for name in points["algorithm"].unique() if name not in ALGORITHM_LABELS]
+    unknown = [name for name in points["algorithm"].unique() if name not in algorithm_labels()]
     if unknown:
-        raise ReportError(f"algorithm: must be one of {', '.join(ALGORITHM_LABELS)}, got {', '.join(unknown)}; import "
-                          "the module that registers an extension's")
+        raise ReportError(f"algorithm: must be one of {', '.join(algorithm_labels())}, got {', '.join(unknown)}; "
+                          "import the module that registers an extension's")
     for name in ("kind", "formula", "relation", "delta", "metric"):
         if points[name].nunique() > 1:
             raise ReportError(f"{name}: must be one on an axis, got {', '.join(map(str, points[name].unique()))}")

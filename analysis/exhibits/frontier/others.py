@@ -19,7 +19,7 @@ from matplotlib.lines import Line2D
 from analysis import style
 from analysis.exhibits.metrics import METRICS
 from analysis.exhibits.table import Table
-from analysis.runs import DATASET_LABELS, NO_VALUE, common_value
+from analysis.runs import DATASETS, NO_VALUE, common_value
 from analysis.text import n_seeds
 from pipeline.experiment.results import CELLS, Result
 
@@ -67,7 +67,7 @@ def points_of(results: Iterable[Result], frames: Sequence[pd.DataFrame], dataset
         first = same_point[0]
         reason = ""
         if first.dataset not in ("", dataset):
-            reason = f"on {DATASET_LABELS[first.dataset]}"
+            reason = f"on {DATASETS[first.dataset].label}"
         elif first.relation not in ("", relation):
             reason = f"relation {first.relation}"
         elif not math.isclose(first.delta, delta):
@@ -149,7 +149,7 @@ def table(points: pd.DataFrame) -> list[str | Table]:
         return []
     first = points.iloc[0]  # marked points have one data set, relation and delta
     interval = ", mean ± 95% t interval" if points["n"].max() > 1 else ""
-    caption = (f"Imported, {METRIC.phrase} on {DATASET_LABELS[first['dataset']]} against the ε that its source states "
+    caption = (f"Imported, {METRIC.phrase} on {DATASETS[first['dataset']].label} against the ε that its source states "
                f"({first['relation']}, δ = {first['delta']:g}): {_seeds_text(points)}{interval}.")
     rows = [[row.algorithm, f"{row.epsilon:g}", METRIC.text(row.mean, row.half_width),
              str(row.n) if row.has_seeds else NO_VALUE, row.source] for row in points.itertuples()]

@@ -12,8 +12,8 @@ from functools import cached_property
 import numpy as np
 
 from pipeline.learning.data.numbers import STYLES, Style
-from pipeline.learning.data.rows import Rows
-from pipeline.learning.data.table import is_missing
+from pipeline.learning.data.table_reader import is_missing
+from pipeline.learning.data.table_rows import TableRows
 
 MOST_CATEGORIES = 20  # of a column with values
 MOST_CODES = 10  # whole numbers that count up from 0 or 1, and so may be codes
@@ -36,13 +36,13 @@ DATES = re.compile(
 
 
 @dataclass(frozen=True)
-class Column:
+class SeenColumn:
     """What the rules see of a column."""
 
     name: str
     cells: Sequence[str]
     style: Style
-    rows: Rows
+    rows: TableRows
 
     @cached_property
     def there(self) -> list[str]:
@@ -90,16 +90,16 @@ class Column:
         return bool(self.words & (CODE | POSTCODE)) or len(self.values) == 2 or counts_up
 
 
-def _missing(column: Column) -> str:
+def _missing(column: SeenColumn) -> str:
     n = len(column.cells) - len(column.there)
     return f"{n} of {len(column.cells)} cells are missing" if 2 * n > len(column.cells) else ""
 
 
-def _constant(column: Column) -> str:
+def _constant(column: SeenColumn) -> str:
     return "it has one value alone" if len(column.values) == 1 else ""
 
 
-def _row_number(column: Column) -> str:
+def _row_number(column: SeenColumn) -> str:
     if not column.is_whole:
         return ""
     numbers, differ = column.numbers, len(column.values) == len(column.numbers) > 1
@@ -111,18 +111,18 @@ def _row_number(column: Column) -> str:
     return ""
 
 
-def _date(column: Column) -> str:
+def _date(column: SeenColumn) -> str:
     is_date = sum(bool(DATES.fullmatch(text)) for text in column.there) >= NEARLY_ALL * len(column.there)
     return "dates or times; a number, such as years since a public day, can be declared" if is_date else ""
 
 
-def _postcode(column: Column) -> str:
+def _postcode(column: SeenColumn) -> str:
     if len(column.values) <= MOST_CATEGORIES or not (column.has_zeros or column.words & POSTCODE):
         return ""
     return "postcodes or other codes, no amounts; a column of their first digits can be declared by its values"
 
 
-def _identifier(column: Column) -> str:
+def _identifier(column: SeenColumn) -> str:
     n, n_there = len(column.values), len(column.there)
     is_named, differ = bool(column.words & IDENTIFIER), n_there >= FEW and n > NEARLY_ALL * n_there
     if (column.numbers and not column.is_whole) or _mixed(column):
@@ -135,7 +135,7 @@ def _identifier(column: Column) -> str:
     return ""
 
 
-def _mixed(column: Column) -> str:
+def _mixed(column: SeenColumn) -> str:
     if column.numbers or len(column.values) <= MOST_CATEGORIES:
         return ""
     stripped = [SIGNS.sub("", text) for text in column.there]
@@ -147,23 +147,23 @@ def _mixed(column: Column) -> str:
             f"{column.rows.where(wrong[0])}; without words, signs and units a range can be declared")
 
 
-def _texts(column: Column) -> str:
+def _texts(column: SeenColumn) -> str:
     if column.numbers or len(column.values) <= MOST_CATEGORIES:
         return ""
     kind = "free text: " if np.mean([len(str(text).split()) for text in column.values]) > 2 else ""
     return f"{kind}it has {len(column.values)} different texts, more than {MOST_CATEGORIES}"
 
 
-RULES: tuple[Callable[[Column], str], ...] = (
+RULES: tuple[Callable[[SeenColumn], str], ...] = (
     _missing, _constant, _date, _row_number, _postcode, _identifier, _mixed, _texts)
 
 
-def no_input(column: Column) -> str:
+def no_input(column: SeenColumn) -> str:
     """Return why a column is left out: the first rule that holds; empty if it is an input."""
     return next((reason for rule in RULES if (reason := rule(column))), "")
 
 
-def no_class(column: Column) -> str:
+def no_class(column: SeenColumn) -> str:
     """Return why a column is no label; empty if its values are classes."""
     n, n_records = len(column.values), len(column.cells)
     if n < 2:

@@ -22,18 +22,19 @@ import numpy as np
 import torch
 
 from pipeline.learning.data.download import UNREAD, DataError
-from pipeline.learning.data.readers import Arrays, Reader, check_digest, checked_labels
+from pipeline.learning.data.readers import READERS, Arrays, Reader, check_digest, checked_labels
+from pipeline.learning.data.table_reader import read as read  # enters itself
 from pipeline.trials.config import TrialConfig
-from pipeline.trials.datasets import DATASETS, DatasetSpec, enter
+from pipeline.trials.datasets import DATASETS, Data, DatasetSpec
 from pipeline.trials.fields import ConfigError, UserError
 from pipeline.trials.guard import OF_WHO_RUNS_IT, is_of_users, without_message
-from pipeline.trials.part import PARTS, origin
+from pipeline.trials.part import PARTS, extension, origin
 
 __all__ = ["DataError", "Dataset", "load", "load_for", "register_dataset"]
 
 
 @dataclass(frozen=True)
-class Mapped:
+class MappedFeatures:
     """Features of a data set's records.
 
     Attributes:
@@ -53,7 +54,7 @@ class Dataset:
         spec: its public facts.
         train_x, test_x: uint8 [N, n_features], 0..spec.scale, images channels first, then rows, then columns.
         train_y, test_y: int64 [N], labels 0..n_classes - 1.
-        mapped: features of the records that were computed or read so far (`pipeline.learning.data.features`).
+        mapped: features of the records that were computed or read so far (`pipeline.learning.data.computed`).
         inputs: inputs of networks that were made of such features last, and what they depend on.
     """
 
@@ -62,7 +63,7 @@ class Dataset:
     train_y: torch.Tensor
     test_x: torch.Tensor
     test_y: torch.Tensor
-    mapped: dict[tuple[Any, ...], Mapped] = field(default_factory=dict, compare=False, repr=False)
+    mapped: dict[tuple[Any, ...], MappedFeatures] = field(default_factory=dict, compare=False, repr=False)
     inputs: dict[tuple[Any, ...], tuple[Any, Any]] = field(default_factory=dict, compare=False, repr=False)
 
 
@@ -87,7 +88,7 @@ def load(name: str, folder: str | os.PathLike[str] | None = None, device: str | 
     """
     if name not in DATASETS:
         raise DataError(f"dataset: must be one of {', '.join(DATASETS)}, got {name!r}")
-    spec = DATASETS[name]
+    spec = DATASETS[name].spec
     origin = "the argument folder"
     if folder is None:
         folder, origin = os.environ.get("PHOTONIC_DATA") or None, "PHOTONIC_DATA"
@@ -123,9 +124,10 @@ def load_for(trials: Sequence[TrialConfig], folder: str | os.PathLike[str] | Non
 
 def _read(name: str, spec: DatasetSpec, source: Path | None) -> list[Arrays]:
     """Return the checked records of a data set. What a user's reader says of an error may show a private record."""
-    cannot = f"dataset: '{name}' cannot be read by {origin(PARTS['dataset'][name])}"
+    reader = READERS[PARTS["dataset"][name]]
+    cannot = f"dataset: '{name}' cannot be read by {origin(reader)}"
     try:
-        return _checked(name, spec, PARTS["dataset"][name].load()(spec, source))
+        return _checked(name, spec, reader(spec, source))
     except OF_WHO_RUNS_IT:
         raise
     except BaseException as error:
@@ -153,7 +155,7 @@ def register_dataset(name: str, spec: DatasetSpec, read: Reader, *, label: str =
     if spec.n_classes < 2 or len(spec.mean) != len(spec.std) or spec.n_features % max(1, len(spec.mean)):
         raise ConfigError(f"dataset: '{name}' must have at least two classes, and one mean and one std for each "
                           f"channel of its shape, got {spec}")
-    enter(name, spec, read, label)
+    READERS.of(extension("dataset", name, Data, (), read, spec=spec, label=label))(read)
 
 
 def _checked(name: str, spec: DatasetSpec, parts: tuple[Arrays, Arrays]) -> list[Arrays]:

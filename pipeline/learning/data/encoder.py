@@ -26,7 +26,7 @@ def halved(maps: torch.Tensor, layer: int) -> torch.Tensor:
     return maps
 
 
-class Encoder:
+class EncoderMap:
     """Activations of the second and the third layer, averaged over a grid of `pools` x `pools`."""
 
     def __init__(self, pools: int, device: torch.device | str = "cpu", path: Path = WEIGHTS) -> None:

@@ -10,14 +10,14 @@ from typing import Any
 
 import torch
 
-from pipeline.learning.data.encoder import Encoder
-from pipeline.learning.data.patches import Patches
+from pipeline.learning.data.encoder import EncoderMap
+from pipeline.learning.data.patches import PatchMap
 from pipeline.learning.data.scattering import scattering
+from pipeline.trials import features
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.datasets import DatasetSpec
-from pipeline.trials.features import stated
 from pipeline.trials.fields import ConfigError
-from pipeline.trials.part import extension
+from pipeline.trials.part import Workers, extension
 
 CHUNK_SIZE = 256  # records at a time
 Apply = Callable[[torch.Tensor], torch.Tensor]  # uint8 records [n, n_features] -> features [n, *shape], floating
@@ -31,7 +31,9 @@ class Map:
     chunk_size: int  # records at a time
     code: str = ""  # digest of the defining module, part of a cache file's name; empty for this package's own maps
     is_cached: bool = True  # whether the cache stores the features
-    function: Callable[[torch.Tensor, TrialConfig], torch.Tensor] | None = None  # of an extension
+
+
+MAPS: Workers[Map] = Workers()
 
 
 def _images(records: torch.Tensor, spec: DatasetSpec) -> torch.Tensor:
@@ -54,9 +56,9 @@ def _scattering(spec: DatasetSpec, config: TrialConfig, device: torch.device) ->
 def _patches(spec: DatasetSpec, config: TrialConfig, device: torch.device) -> Apply:
     """Return the map of records to responses of patch filters; with `patch_beside`, encoder features follow."""
     channels, size, *_ = spec.shape
-    patches = Patches(channels, size, config.patch_filters, config.patch_size, config.patch_threshold,
+    patches = PatchMap(channels, size, config.patch_filters, config.patch_size, config.patch_threshold,
                       config.patch_pools, device)
-    encoder = None if config.patch_beside == "none" else Encoder(config.patch_pools, device)
+    encoder = None if config.patch_beside == "none" else EncoderMap(config.patch_pools, device)
 
     def apply(records: torch.Tensor) -> torch.Tensor:
         images = _images(records, spec)
@@ -67,7 +69,7 @@ def _patches(spec: DatasetSpec, config: TrialConfig, device: torch.device) -> Ap
 
 
 def _encoder(spec: DatasetSpec, config: TrialConfig, device: torch.device) -> Apply:
-    encoder = Encoder(config.encoder_pools, device)
+    encoder = EncoderMap(config.encoder_pools, device)
     return lambda records: encoder(_images(records, spec))
 
 
@@ -75,10 +77,10 @@ def _identity(spec: DatasetSpec, config: TrialConfig, device: torch.device) -> A
     return lambda rows: rows
 
 
-SCATTERING = Map(_scattering, 64)  # so few stay in a processor's cache
-PATCHES = Map(_patches, CHUNK_SIZE)
-ENCODER = Map(_encoder, CHUNK_SIZE)
-FILE = Map(_identity, 4096, is_cached=False)  # it is a file already
+MAPS.of(features.Scattering)(Map(_scattering, 64))  # so few stay in a processor's cache
+MAPS.of(features.Patches)(Map(_patches, CHUNK_SIZE))
+MAPS.of(features.Encoder)(Map(_encoder, CHUNK_SIZE))
+MAPS.of(features.File)(Map(_identity, 4096, is_cached=False))  # it is a file already
 
 
 def register_features(name: str, function: Callable[[torch.Tensor, TrialConfig], torch.Tensor], *,
@@ -115,5 +117,5 @@ def register_features(name: str, function: Callable[[torch.Tensor, TrialConfig],
     path = Path(compiled.co_filename) if compiled else None
     # Empty in a notebook, whose code may change unseen.
     code = hashlib.sha256(path.read_bytes()).hexdigest() if path and path.is_file() else ""
-    works = Map(make, CHUNK_SIZE, code=code, is_cached=bool(code), function=function)
-    extension("features", name, stated(shape, public_because), entries, works=works, groups=groups)
+    entered = extension("features", name, features.stated(shape, public_because), entries, function, groups=groups)
+    MAPS.of(entered)(Map(make, CHUNK_SIZE, code=code, is_cached=bool(code)))

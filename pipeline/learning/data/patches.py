@@ -57,7 +57,7 @@ def folded(chosen: torch.Tensor,  # normalised patches [n, d]
     return weights - weights.mean(1, keepdim=True), offsets
 
 
-class Patches:
+class PatchMap:
     """max(0, z - a) and max(0, -z - a) of the products z of all patches of an image with all filters, a the threshold.
 
     They are averaged over a grid of `pools` x `pools`, which overlap where places cannot be divided among them.

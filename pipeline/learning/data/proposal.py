@@ -12,11 +12,11 @@ from pathlib import Path
 import yaml
 
 from pipeline.experiment.yaml_text import quoted
-from pipeline.learning.data.columns import MOST_CATEGORIES, NAMED, POSTCODE, Column, no_class, no_input
+from pipeline.learning.data.columns import MOST_CATEGORIES, NAMED, POSTCODE, SeenColumn, no_class, no_input
 from pipeline.learning.data.download import DataError
 from pipeline.learning.data.numbers import Style
 from pipeline.learning.data.recognised import Recognised, recognise
-from pipeline.learning.data.table import PLAIN, is_missing
+from pipeline.learning.data.table_reader import PLAIN, is_missing
 from pipeline.trials.datasets import DATASETS
 from pipeline.trials.table import TableSpec
 
@@ -39,7 +39,7 @@ def name_of(file: Path) -> str:
     """
     name = re.sub("[^a-z0-9]+", "_", file.name.partition(".")[0].lower()).strip("_")
     while (not name[:1].isalpha() or yaml.safe_load(name) != name
-           or not isinstance(DATASETS.get(name), TableSpec | None)):
+           or (name in DATASETS and not isinstance(DATASETS[name].spec, TableSpec))):
         name = f"table_{name}".rstrip("_")
     return name
 
@@ -58,7 +58,7 @@ def proposal(file: Path, label: str, folder: Path, command: str) -> Proposal:
     n, n_test = len(rows.lines), round(TEST_SHARE * len(rows.lines))
     if not n_test:
         raise DataError(f"{file}: must have three records or more, as a fifth of them are test records, has {n}")
-    columns = [Column(name, list(cells), found.style_in(name), rows) for name, cells in rows.cells.items()]
+    columns = [SeenColumn(name, list(cells), found.style_in(name), rows) for name, cells in rows.cells.items()]
     target = next(column for column in columns if column.name == label)
     _check_label(target)
     inputs = [column for column in columns if column is not target]
@@ -77,7 +77,7 @@ def proposal(file: Path, label: str, folder: Path, command: str) -> Proposal:
     return Proposal("\n".join(lines), left_out)
 
 
-def _check_label(target: Column) -> None:
+def _check_label(target: SeenColumn) -> None:
     """Refuse a record without a class, and a column that is no class."""
     file = target.rows.file
     for place, cell in enumerate(target.cells):
@@ -104,7 +104,7 @@ def _format(found: Recognised) -> list[str]:
     return lines
 
 
-def _declared(column: Column, target: Column) -> str:
+def _declared(column: SeenColumn, target: SeenColumn) -> str:
     """Return a column's rules, and in a comment what they were read from and what is guessed."""
     is_amount = len(column.values) > 2 and bool(column.numbers) and not column.is_code
     if is_amount:
@@ -118,7 +118,7 @@ def _declared(column: Column, target: Column) -> str:
     return f"{rules}  {READ}" + "".join(f"; guessed: {guess}" for guess in guesses)
 
 
-def _amount(column: Column) -> Iterator[str]:
+def _amount(column: SeenColumn) -> Iterator[str]:
     """Yield what is guessed of a column with a range."""
     if PLAIN.read(column.name) is not None:
         yield "its name is a number: has the table a first line with names?"
@@ -130,7 +130,7 @@ def _amount(column: Column) -> Iterator[str]:
         yield "an amount; it is sorted in the table, as numbers of rows or groups are"
 
 
-def _category(column: Column) -> Iterator[str]:
+def _category(column: SeenColumn) -> Iterator[str]:
     """Yield what is guessed of a column with values."""
     if column.words & POSTCODE:
         yield "postcodes, which tell where a person lives: leave them out, unless they are meant as an input"
@@ -142,7 +142,7 @@ def _category(column: Column) -> Iterator[str]:
         yield f"{' and '.join(marks)} may mean missing: remove what does"
 
 
-def _listed(column: Column) -> str:
+def _listed(column: SeenColumn) -> str:
     """Return the values of a column as one line of YAML."""
     return f"[{', '.join(map(_yaml, column.values))}]"
 

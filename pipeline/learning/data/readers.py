@@ -25,7 +25,9 @@ import numpy as np
 
 from pipeline.learning.data.download import DataError, fetch, read_cached
 from pipeline.package import cache_folder
+from pipeline.trials import datasets
 from pipeline.trials.datasets import DatasetSpec
+from pipeline.trials.part import Workers
 
 BASE_URLS = {
     "fashion_mnist": "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
@@ -74,6 +76,7 @@ SVHN_FOLDER = "SVHN"
 
 Arrays = tuple[np.ndarray, np.ndarray]  # x uint8 [N, n_features], y [N]: whole numbers of any type
 Reader = Callable[[DatasetSpec, Path | None], tuple[Arrays, Arrays]]  # of the folder that the user gave -> train, test
+READERS: Workers[Reader] = Workers()
 
 
 def _locate(folder: Path, candidates: Sequence[str]) -> Path:
@@ -104,6 +107,7 @@ def checked_labels(what: str, y: np.ndarray, n_classes: int) -> np.ndarray:
     return y.astype(np.uint8 if n_classes <= 256 else np.int64)
 
 
+@READERS.of(datasets.Digits)
 def digits(spec: DatasetSpec, folder: Path | None) -> tuple[Arrays, Arrays]:
     """Return the 8 x 8 digits of scikit-learn, split into training and test records by a fixed permutation."""
     from sklearn.datasets import load_digits  # takes a second to import, and only this dataset needs it
@@ -153,6 +157,7 @@ def _read_idx(path: Path, shape: tuple[int, ...], digest: str) -> np.ndarray:
     return np.frombuffer(payload, np.uint8, offset=len(header)).reshape(shape).copy()
 
 
+@READERS.of(datasets.Cifar10)
 def cifar10(spec: DatasetSpec, folder: Path | None) -> tuple[Arrays, Arrays]:
     """Return training and test records of CIFAR-10's binary version.
 
@@ -235,6 +240,7 @@ def _cifar10_arrays(source: Path, spec: DatasetSpec, members: dict[str, bytes]) 
     return split("train"), split("test")
 
 
+@READERS.of(datasets.Svhn)
 def svhn(spec: DatasetSpec, folder: Path | None) -> tuple[Arrays, Arrays]:
     """Return training and test records of SVHN's cropped digits (Netzer et al. 2011); no digest of them is known."""
 
@@ -291,5 +297,5 @@ def _keep_unpacked(members: dict[str, bytes], unpacked: Path) -> None:
                   file=sys.stderr)
 
 
-fashion_mnist: Reader = functools.partial(_idx_dataset, "fashion_mnist")
-mnist: Reader = functools.partial(_idx_dataset, "mnist")
+READERS.of(datasets.FashionMnist)(functools.partial(_idx_dataset, "fashion_mnist"))
+READERS.of(datasets.Mnist)(functools.partial(_idx_dataset, "mnist"))

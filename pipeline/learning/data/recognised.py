@@ -10,8 +10,18 @@ from pathlib import Path
 
 from pipeline.learning.data.download import DataError
 from pipeline.learning.data.numbers import STYLES, Style
-from pipeline.learning.data.rows import MARKS, PARQUET, SEPARATORS, Rows, content, decoded, read_rows, records, table_of
-from pipeline.learning.data.table import is_missing
+from pipeline.learning.data.table_reader import is_missing
+from pipeline.learning.data.table_rows import (
+    MARKS,
+    PARQUET,
+    SEPARATORS,
+    TableRows,
+    content,
+    decoded,
+    read_rows,
+    records,
+    table_of,
+)
 
 LOOKED_AT = 1000  # records, for the separator
 
@@ -20,7 +30,7 @@ LOOKED_AT = 1000  # records, for the separator
 class Recognised:
     """A table, and how it is written."""
 
-    rows: Rows
+    rows: TableRows
     style: Style = STYLES[0]
     separator: str = ","
     encoding: str = "utf-8"
@@ -59,7 +69,7 @@ def _fit(file: Path, text: str, separator: str) -> tuple[bool, float, int]:
     return (header == width, n / max(1, len(rows)), width) if width > 1 else (False, 0.0, width)
 
 
-def _style(rows: Rows, separator: str) -> Style:
+def _style(rows: TableRows, separator: str) -> Style:
     """Return the style in which most different cells are numbers; of equal ones the plainest that semicolons allow."""
     columns = [texts for name, cells in rows.cells.items() if name not in rows.numeric
                and (texts := {cell for cell in cells if not is_missing(cell)})]

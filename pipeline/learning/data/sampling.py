@@ -21,13 +21,15 @@ import numpy as np
 import torch
 
 from pipeline.learning.randomness import numpy_generator, secret_integers
-from pipeline.trials.part import PARTS
+from pipeline.trials import sampler
+from pipeline.trials.part import PARTS, Workers
 
 ABSENT = -1  # padding, where a batch is smaller than its tensor
 
 # From a generator, or None for the operating system's secret bits, and from n, steps and m, to the batches of an epoch:
 # places of records [steps, width], padded with `ABSENT`.
 DrawPlaces = Callable[[np.random.Generator | None, int, int, int], np.ndarray]
+BATCHES: Workers[DrawPlaces] = Workers()
 
 
 def split(n_records: int, n_validation: int, seed: int, used: int | None = None) -> tuple[np.ndarray, np.ndarray]:
@@ -36,12 +38,14 @@ def split(n_records: int, n_validation: int, seed: int, used: int | None = None)
     return order[n_validation:], order[:n_validation]
 
 
+@BATCHES.of(sampler.Shuffled)
 def shuffled(rng: np.random.Generator | None, n: int, steps: int, m: int) -> np.ndarray:
     """Return the batches of an epoch [steps, m]: a permutation of n records, cut into batches of m."""
     order = _secret_order(n) if rng is None else rng.permutation(n)
     return order[: steps * m].reshape(steps, m)
 
 
+@BATCHES.of(sampler.WithoutReplacement)
 def without_replacement(rng: np.random.Generator | None, n: int, steps: int, m: int) -> np.ndarray:
     """Return the batches of an epoch [steps, m]: each has m of the n records, drawn independently of other batches."""
     if rng is None:
@@ -49,6 +53,7 @@ def without_replacement(rng: np.random.Generator | None, n: int, steps: int, m: 
     return np.stack([rng.choice(n, m, replace=False, shuffle=False) for _ in range(steps)])
 
 
+@BATCHES.of(sampler.Poisson)
 def poisson(rng: np.random.Generator | None, n: int, steps: int, m: int) -> np.ndarray:
     """Return the batches of an epoch [steps, capacity], padded with `ABSENT`: each has every record with rate m/n.
 
@@ -87,7 +92,7 @@ class BatchSampler:
                  records: Sequence[np.ndarray],  # per trial, the indices of its training records [N]
                  seeds: Sequence[int], batch_size: int,  # m; for poisson its expectation
                  steps: int, device: torch.device, secure: bool = False) -> None:  # steps per epoch
-        self.draw_places: DrawPlaces = PARTS["sampler"][name].load()
+        self.draw_places: DrawPlaces = BATCHES[PARTS["sampler"][name]]
         self.records = list(records)
         self.generators = [None if secure else numpy_generator(seed, "sampling") for seed in seeds]
         self.batch_size, self.steps, self.device = batch_size, steps, device

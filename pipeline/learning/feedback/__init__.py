@@ -1,5 +1,5 @@
 """Feedback paths: carry output errors to the layers."""
 
-from pipeline.learning.feedback.algorithms import Feedback, register_feedback
+from pipeline.learning.feedback.algorithms import FeedbackPath, register_feedback
 
-__all__ = ["Feedback", "register_feedback"]
+__all__ = ["FeedbackPath", "register_feedback"]

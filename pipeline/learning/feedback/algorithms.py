@@ -20,13 +20,13 @@ from typing import Any
 
 import torch
 
-from pipeline.learning.feedback.projection import Projector, make_projector
-from pipeline.learning.network.network import Network
-from pipeline.trials.feedback import Feedback as FeedbackPart
+from pipeline.learning.feedback.projection import ErrorProjector, make_projector
+from pipeline.learning.network.stacked import StackedNetwork
+from pipeline.trials import feedback
 from pipeline.trials.feedback import is_centered
 from pipeline.trials.fields import ConfigError
 from pipeline.trials.packs import Pack
-from pipeline.trials.part import PARTS, extension
+from pipeline.trials.part import PARTS, Workers, extension
 
 Derivative = Callable[[torch.Tensor, int], torch.Tensor]  # (h^l, l) -> phi'(z^l)
 
@@ -37,7 +37,7 @@ def ternarize(error: torch.Tensor, threshold: torch.Tensor) -> torch.Tensor:  # 
 
 
 def back_propagate(deltas: list[torch.Tensor],  # of the top layers, in order
-                   net: Network, activations: list[torch.Tensor],  # h^0, ..., h^{L-1}
+                   net: StackedNetwork, activations: list[torch.Tensor],  # h^0, ..., h^{L-1}
                    derivative: Derivative) -> list[torch.Tensor]:
     """Return delta^1, ..., delta^L from the deltas of the top layers: delta^l = (W^{l+1}^T delta^{l+1}) * phi'(z^l)."""
     from_top = deltas[::-1]
@@ -48,7 +48,7 @@ def back_propagate(deltas: list[torch.Tensor],  # of the top layers, in order
     return from_top[::-1]
 
 
-class Feedback(ABC):
+class FeedbackPath(ABC):
     """A feedback path of one pack. Its matrices come from the trials' streams, and no step changes its state.
 
     Attributes:
@@ -63,7 +63,7 @@ class Feedback(ABC):
         """Return the feedback signals of the output error [R, m, n_L]: tensors [R, m, n], the output layer's last."""
 
     @abstractmethod
-    def deltas(self, signals: list[torch.Tensor], net: Network, activations: list[torch.Tensor],
+    def deltas(self, signals: list[torch.Tensor], net: StackedNetwork, activations: list[torch.Tensor],
                derivative: Derivative) -> list[torch.Tensor]:
         """Return delta^1, ..., delta^L, each [R, m, n_l]: the learning signals at the layers' pre-activations z^l.
 
@@ -81,25 +81,26 @@ class Feedback(ABC):
         """Release resources; may be called more than once."""
 
 
-class BackPropagation(Feedback):
+class BackPropagationPath(FeedbackPath):
     """delta^l = (W^{l+1}^T delta^{l+1}) * phi'(z^l), delta^L = e (Eq. 3)."""
 
     def signals(self, error: torch.Tensor) -> list[torch.Tensor]:
         return [error]
 
-    def deltas(self, signals: list[torch.Tensor], net: Network, activations: list[torch.Tensor],
+    def deltas(self, signals: list[torch.Tensor], net: StackedNetwork, activations: list[torch.Tensor],
                derivative: Derivative) -> list[torch.Tensor]:
         return back_propagate(signals, net, activations, derivative)
 
 
-class DirectFeedback(Feedback):
+class DirectFeedback(FeedbackPath):
     """delta^l = (B^{l+1} e) * phi'(z^l), delta^L = e (Eq. 4).
 
     The projector gives B e for all hidden layers of these `widths` together; lower layers use back-propagation. With a
     `threshold` t [R, 1, 1] it projects the ternarized error (TDFA and PDFA); the output layer always learns from e.
     """
 
-    def __init__(self, projector: Projector, widths: tuple[int, ...], threshold: torch.Tensor | None = None) -> None:
+    def __init__(self, projector: ErrorProjector, widths: tuple[int, ...],
+                 threshold: torch.Tensor | None = None) -> None:
         self.projector, self.widths, self.threshold = projector, widths, threshold
         self.matrices = projector.matrices
 
@@ -109,7 +110,7 @@ class DirectFeedback(Feedback):
         projections = self.projector.project(to_project).split(self.widths, dim=-1)
         return [*projections, error]
 
-    def deltas(self, signals: list[torch.Tensor], net: Network, activations: list[torch.Tensor],
+    def deltas(self, signals: list[torch.Tensor], net: StackedNetwork, activations: list[torch.Tensor],
                derivative: Derivative) -> list[torch.Tensor]:
         first = len(net.layers) - len(self.widths)  # number of the lowest layer with a projected error, from 1
         hidden = [derivative(activations[k], k).mul_(signal) for k, signal in enumerate(signals[:-1], start=first)]
@@ -119,7 +120,12 @@ class DirectFeedback(Feedback):
         self.projector.close()
 
 
-def direct_feedback(pack: Pack, net: Network, device: torch.device) -> DirectFeedback:
+FeedbackFactory = Callable[[Pack, StackedNetwork, torch.device], FeedbackPath]
+FEEDBACK: Workers[FeedbackFactory] = Workers()
+
+
+@FEEDBACK.of(feedback.Direct)
+def direct_feedback(pack: Pack, net: StackedNetwork, device: torch.device) -> DirectFeedback:
     """Make DFA with each trial's own matrix B."""
     shared = pack.shared
     lower = shared.parts.network.lower_layers if shared.parts.feedback.convolutional else 0  # they back-propagate
@@ -136,12 +142,10 @@ def direct_feedback(pack: Pack, net: Network, device: torch.device) -> DirectFee
     return DirectFeedback(projector, widths, threshold)
 
 
-def back_propagation(pack: Pack, net: Network, device: torch.device) -> BackPropagation:
+@FEEDBACK.of(feedback.BackPropagation)
+def back_propagation(pack: Pack, net: StackedNetwork, device: torch.device) -> BackPropagationPath:
     """Make back-propagation, which has no state."""
-    return BackPropagation()
-
-
-FeedbackFactory = Callable[[Pack, Network, torch.device], Feedback]
+    return BackPropagationPath()
 
 
 def register_feedback(name: str, factory: FeedbackFactory, *, projectors: Sequence[str] = ("none",),
@@ -151,7 +155,7 @@ def register_feedback(name: str, factory: FeedbackFactory, *, projectors: Sequen
 
     Args:
         name: value of the setting `algorithm`.
-        factory: makes the `Feedback` of a pack from the pack, its networks and the device.
+        factory: makes the `FeedbackPath` of a pack from the pack, its networks and the device.
         projectors: the accepted projectors, the default first.
         settings: fields that it uses, such as `threshold`; they become part of its trials' identity. New fields are
             given by name, `{"sparsity": setting(0.5, "share of B that is 0", low=0, high=1), "threshold": None}`. They
@@ -167,5 +171,6 @@ def register_feedback(name: str, factory: FeedbackFactory, *, projectors: Sequen
     if not projectors or not set(projectors) <= set(PARTS["projector"]):
         raise ConfigError(f"projectors: must be some of {', '.join(PARTS['projector'])}, got "
                           f"{', '.join(projectors) or 'none'}")
-    extension("algorithm", name, FeedbackPart, settings, works=factory, projectors=tuple(projectors),
-              per_record=per_record or None, label=label)
+    path = extension("algorithm", name, feedback.Feedback, settings, factory, projectors=tuple(projectors),
+                     per_record=per_record or None, label=label)
+    FEEDBACK.of(path)(factory)

@@ -6,10 +6,12 @@ from abc import ABC, abstractmethod
 
 import torch
 
+from pipeline.trials import loss
 from pipeline.trials.config import TrialConfig
+from pipeline.trials.part import Workers
 
 
-class Loss(ABC):
+class OutputLoss(ABC):
     """A function of logits and labels, record by record; `config` has the shared settings of the pack."""
 
     def __init__(self, config: TrialConfig) -> None:
@@ -40,7 +42,11 @@ class Loss(ABC):
         return error.mul_(present), (losses * present).sum(dim=(1, 2)) / n_records
 
 
-class CrossEntropy(Loss):
+LOSSES: Workers[type[OutputLoss]] = Workers()
+
+
+@LOSSES.of(loss.CrossEntropy)
+class CrossEntropyLoss(OutputLoss):
     """The loss -log p of the label, with e = p - onehot."""
 
     def of_records(self, logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -54,7 +60,8 @@ class CrossEntropy(Loss):
         return torch.nn.functional.one_hot(labels, classes).double()
 
 
-class LabelSmoothing(CrossEntropy):
+@LOSSES.of(loss.LabelSmoothing)
+class LabelSmoothingLoss(CrossEntropyLoss):
     """The loss -sum q log p, q = (1 - s) onehot + s/K, s = `smoothing`, e = p - q (Szegedy et al. 2016, section 7)."""
 
     def of_records(self, logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

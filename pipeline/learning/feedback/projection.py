@@ -19,12 +19,14 @@ from torch import Tensor
 from pipeline.learning.network.layers import matmul
 from pipeline.learning.opu import open_fitted, simulated_device
 from pipeline.learning.randomness import integer_seed
+from pipeline.trials import feedback
 from pipeline.trials.config import TrialConfig
+from pipeline.trials.part import Workers
 
 CENTERING_EXPOSURES = 64  # of a real OPU, over which the mean of B is averaged
 
 
-class Projector:
+class ErrorProjector:
     """Maps e to B e. Replica r has its own B_r, and its result does not depend on the other replicas.
 
     Args:
@@ -95,7 +97,11 @@ class Projector:
         self.close()
 
 
-class GaussianProjector(Projector):
+PROJECTORS: Workers[type[ErrorProjector]] = Workers()
+
+
+@PROJECTORS.of(feedback.GaussianMatrix)
+class GaussianProjector(ErrorProjector):
     """B_r has entries std * N(0, 1), drawn on the CPU from seed r: they do not depend on the device."""
 
     matrices: Tensor
@@ -115,7 +121,8 @@ def check_ternary(e: Tensor) -> None:
         raise ValueError(f"e: an OPU projects -1, 0 and 1 only, got {others[0].item():g} (ternarize the error first)")
 
 
-class SimulatedOpuProjector(Projector):
+@PROJECTORS.of(feedback.SimulatedOpu)
+class SimulatedOpuProjector(ErrorProjector):
     """B_r is the real part of the matrix of lightonml's `SimulatedOpuDevice`, built from seed r.
 
     The device draws the real part with standard deviation 1/sqrt(n_classes), so it is multiplied by
@@ -132,7 +139,8 @@ class SimulatedOpuProjector(Projector):
         self.matrices = (std * math.sqrt(n_classes) * torch.from_numpy(real)).to(self.device)
 
 
-class HardwareOpuProjector(Projector):
+@PROJECTORS.of(feedback.HardwareOpu)
+class HardwareOpuProjector(ErrorProjector):
     """One Optical Processing Unit, opened once. All replicas share its fixed matrix; the seeds only count replicas.
 
     With its default rescaling (`variance`) lightonml divides by stdev * sqrt(n_classes). Inputs N(0, 1) then give
@@ -179,9 +187,9 @@ class HardwareOpuProjector(Projector):
         self._finalizer()
 
 
-def make_projector(trials: Sequence[TrialConfig], n_out_total: int, device: torch.device | str) -> Projector:
+def make_projector(trials: Sequence[TrialConfig], n_out_total: int, device: torch.device | str) -> ErrorProjector:
     """Make the projector of a pack's trials, to hidden layers of this total width."""
     shared = trials[0]
     seeds = [integer_seed(t.seed, "feedback") for t in trials]
-    n_classes, projector = shared.layer_sizes[-1], shared.parts.projector.load()
+    n_classes, projector = shared.layer_sizes[-1], PROJECTORS[shared.parts.projector]
     return projector(n_classes, n_out_total, seeds, shared.feedback_std, device)

@@ -26,9 +26,9 @@ from pipeline.learning.integers.products import (
     split_digits,
     whole_type,
 )
-from pipeline.learning.network.network import Parameters
+from pipeline.learning.network.stacked import Parameters
 from pipeline.learning.randomness import RoundedNoise
-from pipeline.learning.rows import Rows, exact_norm
+from pipeline.learning.rows import IntegerRows, exact_norm
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.steps import LARGEST, grid_exponent, largest_integers, signal_steps, steps
 
@@ -91,7 +91,7 @@ class IntegerSum:
         return [signals(delta, step, self.largest.signal) for delta, step in zip(deltas, self.first_steps, strict=True)]
 
     def contributions(self, factors: Factors, deltas: Sequence[torch.Tensor],
-                      activations: Sequence[Rows]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+                      activations: Sequence[IntegerRows]) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Return K of every layer's weights, int16 or int32 [R, m, n_l], and of its biases, the same tensor or int32.
 
         Factors, and so K, depend only on a record's integers.
@@ -110,7 +110,7 @@ class IntegerSum:
             contributions.append((to_weights, to_weights if to_biases is None else to_biases))
         return contributions
 
-    def clamped(self, inputs: Sequence[Rows | None], deltas: Sequence[torch.Tensor],
+    def clamped(self, inputs: Sequence[IntegerRows | None], deltas: Sequence[torch.Tensor],
                 contributions: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> list[list[float]]:
         """Return the share of components that are clamped, by trial and layer: of H, D or K, whose share is largest.
 
@@ -129,17 +129,17 @@ class IntegerSum:
             by_layer.append(torch.stack(shares).amax(dim=0))
         return torch.stack(by_layer, dim=1).tolist()
 
-    def release(self, factors: Factors, deltas: Sequence[torch.Tensor], activations: Sequence[Rows],
+    def release(self, factors: Factors, deltas: Sequence[torch.Tensor], activations: Sequence[IntegerRows],
                 out: Parameters) -> None:
         """Write the sum of the contributions, with noise and over the public batch size, to `out`."""
         self._write_sum(factors, deltas, activations, self.noise.next(), self.batch_size, out)
 
-    def add_up(self, factors: Factors, deltas: Sequence[torch.Tensor], activations: Sequence[Rows],
+    def add_up(self, factors: Factors, deltas: Sequence[torch.Tensor], activations: Sequence[IntegerRows],
                out: Parameters) -> None:
         """Write the sum of the contributions to `out`, exact in float64."""
         self._write_sum(factors, deltas, activations, torch.zeros_like(out.flat, dtype=torch.float64), 1, out)
 
-    def _write_sum(self, factors: Factors, deltas: Sequence[torch.Tensor], activations: Sequence[Rows],
+    def _write_sum(self, factors: Factors, deltas: Sequence[torch.Tensor], activations: Sequence[IntegerRows],
                    noise: torch.Tensor,  # integers R, or 0, float64, in the layout of `out`; overwritten
                    divisor: int, out: Parameters) -> None:
         """Write the sum of the contributions, plus noise, over a divisor to `out`: the public m, or 1 for a sum."""

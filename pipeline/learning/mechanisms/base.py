@@ -11,12 +11,14 @@ from collections.abc import Sequence
 
 import torch
 
-from pipeline.learning.network.network import Network, Parameters
+from pipeline.learning.network.stacked import Parameters, StackedNetwork
 from pipeline.learning.randomness import Noise
+from pipeline.trials import mechanism
 from pipeline.trials.config import TrialConfig
+from pipeline.trials.part import Workers
 
 
-class Mechanism(ABC):
+class MechanismStep(ABC):
     """Hooks of the training step, in the order `error`, `perturb`, `derivative`, `update`; `update` may call `factors`.
 
     Args:
@@ -26,7 +28,7 @@ class Mechanism(ABC):
         matrices: feedback matrices B [R, n_classes, n_1 + ... + n_{L-1}], or None if they are not known.
     """
 
-    def __init__(self, trials: Sequence[TrialConfig], net: Network, device: torch.device,
+    def __init__(self, trials: Sequence[TrialConfig], net: StackedNetwork, device: torch.device,
                  matrices: torch.Tensor | None = None) -> None:
         self.net, self.batch_size, self.matrices = net, trials[0].batch_size, matrices
 
@@ -60,20 +62,24 @@ class Mechanism(ABC):
         """
 
 
-def sum_outer_products(net: Network, deltas: Sequence[torch.Tensor], activations: Sequence[torch.Tensor],
+def sum_outer_products(net: StackedNetwork, deltas: Sequence[torch.Tensor], activations: Sequence[torch.Tensor],
                        out: Parameters) -> None:
     """Write sum_i delta_i^l (h_i^{l-1})^T, in convolutions over positions too, and sum_i delta_i^l to `out`."""
     for layer, delta, h, weight, bias in zip(net.layers, deltas, activations, out.weights, out.biases, strict=True):
         layer.write_sum(delta, h, weight, bias)
 
 
-def mean_outer_products(net: Network, deltas: Sequence[torch.Tensor], activations: Sequence[torch.Tensor],
+def mean_outer_products(net: StackedNetwork, deltas: Sequence[torch.Tensor], activations: Sequence[torch.Tensor],
                         batch_size: int, out: Parameters) -> None:
     """Write the result of `sum_outer_products`, divided by the batch size m, to `out`."""
     sum_outer_products(net, [delta / batch_size for delta in deltas], activations, out)
 
 
-class NoMechanism(Mechanism):
+MECHANISMS: Workers[type[MechanismStep]] = Workers()
+
+
+@MECHANISMS.of(mechanism.NoMechanism)
+class PlainStep(MechanismStep):
     """Applies the plain mean of the records' updates (Ohana et al. Eq. 3 and 4). No privacy."""
 
     def update(self, deltas: list[torch.Tensor], activations: list[torch.Tensor], out: Parameters) -> None:

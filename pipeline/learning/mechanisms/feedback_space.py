@@ -15,7 +15,7 @@ import torch
 
 from pipeline.learning.integers.products import quantised
 from pipeline.learning.network.layers import Dense, Matmul, matmul
-from pipeline.learning.network.network import Network, Parameters
+from pipeline.learning.network.stacked import Parameters, StackedNetwork
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.feedback import is_centered
 
@@ -26,7 +26,7 @@ RELEASED_STEPS = 2**24  # steps of the largest released number
 class FeedbackSpace:
     """Coordinates of learning signals in the column spaces of B, for fully connected hidden layers."""
 
-    def __init__(self, shared: TrialConfig, net: Network,
+    def __init__(self, shared: TrialConfig, net: StackedNetwork,
                  matrices: torch.Tensor | None) -> None:  # [R, n_L, n_1 + ... + n_{L-1}]
         if matrices is None:
             raise ValueError("matrices: denoise needs the feedback matrix B, got None")

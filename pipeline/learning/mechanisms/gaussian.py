@@ -32,19 +32,19 @@ from typing import cast
 import torch
 
 from pipeline.learning.integers.contributions import IntegerSum
-from pipeline.learning.mechanisms.base import Mechanism, sum_outer_products
+from pipeline.learning.mechanisms.base import MECHANISMS, MechanismStep, sum_outer_products
 from pipeline.learning.mechanisms.feedback_space import FeedbackSpace
 from pipeline.learning.mechanisms.gradients import GradientRows
 from pipeline.learning.mechanisms.optics import OpticalNoise, column, scale
 from pipeline.learning.mechanisms.row_sum import RowSum
-from pipeline.learning.network.network import Network, Parameters
+from pipeline.learning.network.stacked import Parameters, StackedNetwork
 from pipeline.learning.randomness import GaussianNoise, Noise, RoundedNoise
 from pipeline.learning.rows import Activation
-from pipeline.trials import component
+from pipeline.trials import component, mechanism
 from pipeline.trials.config import TrialConfig
 
 
-class GaussianMechanism(Mechanism):
+class GaussianStep(MechanismStep):
     """Base of the Gaussian mechanisms: adds the noise and divides by m; subclasses bound the contributions.
 
     Attributes:
@@ -52,7 +52,7 @@ class GaussianMechanism(Mechanism):
         deviations: standard deviation of the noise on every trial's sum (`deviation`).
     """
 
-    def __init__(self, trials: Sequence[TrialConfig], net: Network, device: torch.device,
+    def __init__(self, trials: Sequence[TrialConfig], net: StackedNetwork, device: torch.device,
                  matrices: torch.Tensor | None = None) -> None:
         """Make the source of noise: integers on the sum's grid for secure and `exact` trials, else float32."""
         super().__init__(trials, net, device, matrices)
@@ -177,10 +177,11 @@ class GaussianMechanism(Mechanism):
         sum_outer_products(self.net, deltas, activations, out)
 
 
-class PerExample(GaussianMechanism):
+@MECHANISMS.of(mechanism.PerExample)
+class PerExampleStep(GaussianStep):
     """u_i <- min(1, C/||u_i||) u_i, DP-SGD of Abadi et al. (2016)."""
 
-    def __init__(self, trials: Sequence[TrialConfig], net: Network, device: torch.device,
+    def __init__(self, trials: Sequence[TrialConfig], net: StackedNetwork, device: torch.device,
                  matrices: torch.Tensor | None = None) -> None:
         super().__init__(trials, net, device, matrices)
         self.clipping_norm = column(trials, "clipping_norm", device)  # C [R, 1, 1]
@@ -193,10 +194,11 @@ class PerExample(GaussianMechanism):
         return (self.clipping_norm / norms).clamp_(max=1.0)
 
 
-class Automatic(PerExample):
+@MECHANISMS.of(mechanism.Automatic)
+class AutomaticStep(PerExampleStep):
     """u_i <- C u_i/(||u_i|| + gamma), AUTO-S of Bu et al. (2023)."""
 
-    def __init__(self, trials: Sequence[TrialConfig], net: Network, device: torch.device,
+    def __init__(self, trials: Sequence[TrialConfig], net: StackedNetwork, device: torch.device,
                  matrices: torch.Tensor | None = None) -> None:
         super().__init__(trials, net, device, matrices)
         self.gamma = column(trials, "clipping_gamma", device)
@@ -205,13 +207,14 @@ class Automatic(PerExample):
         return self.clipping_norm / (norms + self.gamma)
 
 
-class Component(GaussianMechanism):
+@MECHANISMS.of(component.Component)
+class ComponentStep(GaussianStep):
     """Clips factors: ||delta^l|| <= beta tau_e gamma_l (output layer tau_e), ||h^{l-1}|| <= tau_h.
 
     A record's part in a convolution is clipped to C/sqrt(L).
     """
 
-    def __init__(self, trials: Sequence[TrialConfig], net: Network, device: torch.device,
+    def __init__(self, trials: Sequence[TrialConfig], net: StackedNetwork, device: torch.device,
                  matrices: torch.Tensor | None = None) -> None:
         super().__init__(trials, net, device, matrices)
         self.ternary = trials[0].parts.feedback.ternary

@@ -25,10 +25,11 @@ from collections.abc import Sequence
 
 import torch
 
-from pipeline.learning.mechanisms.base import Mechanism, mean_outer_products
+from pipeline.learning.mechanisms.base import MECHANISMS, MechanismStep, mean_outer_products
 from pipeline.learning.mechanisms.optics import DecodedNoise, OpticalNoise, column
-from pipeline.learning.network.network import Network, Parameters
+from pipeline.learning.network.stacked import Parameters, StackedNetwork
 from pipeline.learning.randomness import Noise
+from pipeline.trials import mechanism
 from pipeline.trials.config import TrialConfig
 
 Bound = torch.Tensor | float  # [R, 1, 1], or one number for all trials
@@ -51,10 +52,11 @@ def clip(h: torch.Tensor, c: Bound) -> torch.Tensor:
     return torch.minimum(torch.maximum(h, -c), c)  # `clamp` is slower with tensors as bounds
 
 
-class Photonic(Mechanism):
+@MECHANISMS.of(mechanism.Photonic)
+class PhotonicStep(MechanismStep):
     """The mechanism of Eq. 8 for R trials, each with its own sigma, tau_f, tau_h, tau_h_min and gamma_min."""
 
-    def __init__(self, trials: Sequence[TrialConfig], net: Network, device: torch.device,
+    def __init__(self, trials: Sequence[TrialConfig], net: StackedNetwork, device: torch.device,
                  matrices: torch.Tensor | None = None) -> None:
         """Make the bounds nu and c of every layer's input (Eq. 9), and the noise."""
         shared = trials[0]

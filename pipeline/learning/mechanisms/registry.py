@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import Field
 from operator import attrgetter
-from typing import Any
+from typing import Any, cast
 
 import torch
 
-from pipeline.learning.mechanisms.base import Mechanism
-from pipeline.learning.mechanisms.gaussian import GaussianMechanism
-from pipeline.learning.network.network import Network
+from pipeline.learning.mechanisms.base import MECHANISMS, MechanismStep
+from pipeline.learning.mechanisms.gaussian import GaussianStep
+from pipeline.learning.mechanisms.photonic import PhotonicStep as PhotonicStep  # enters itself
+from pipeline.learning.network.stacked import StackedNetwork
 from pipeline.trials import mechanism as parts
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.packs import Pack
@@ -21,7 +22,8 @@ from pipeline.trials.part import extension
 FP32_PRODUCTS = ("cuda.matmul", "cudnn.conv", "mkldnn.matmul", "mkldnn.conv")
 
 
-def make_mechanism(pack: Pack, net: Network, device: torch.device, matrices: torch.Tensor | None = None) -> Mechanism:
+def make_mechanism(pack: Pack, net: StackedNetwork, device: torch.device,
+                   matrices: torch.Tensor | None = None) -> MechanismStep:
     """Make the pack's mechanism; a certified one is refused if torch is set to round factors of products."""
     mechanism = pack.shared.parts.mechanism
     for name in FP32_PRODUCTS if mechanism.certified else ():
@@ -29,44 +31,48 @@ def make_mechanism(pack: Pack, net: Network, device: torch.device, matrices: tor
         if value not in ("none", "ieee"):
             raise ConfigError(f"torch.backends.{name}.fp32_precision: must be 'ieee' with mechanism '{mechanism.name}',"
                               f" whose bound on contributions does not cover rounding, got '{value}'")
-    return mechanism.load()(pack.trials, net, device, matrices)
+    return MECHANISMS[mechanism](pack.trials, net, device, matrices)
+
+
+def _gaussian(trial: TrialConfig) -> type[GaussianStep]:
+    return cast("type[GaussianStep]", MECHANISMS[trial.parts.mechanism])
 
 
 def contribution_bound(trial: TrialConfig) -> float:
-    """Return C of a trial with a Gaussian mechanism (`GaussianMechanism.bound`)."""
-    return trial.parts.mechanism.load().bound(trial)
+    """Return C of a trial with a Gaussian mechanism (`GaussianStep.bound`)."""
+    return _gaussian(trial).bound(trial)
 
 
 def noise_deviation(trial: TrialConfig) -> float:
-    """Return the standard deviation of a Gaussian mechanism's noise on the sum (`GaussianMechanism.deviation`)."""
-    return trial.parts.mechanism.load().deviation(trial)
+    """Return the standard deviation of a Gaussian mechanism's noise on the sum (`GaussianStep.deviation`)."""
+    return _gaussian(trial).deviation(trial)
 
 
-def register_mechanism(name: str, mechanism: type[Mechanism], *,
+def register_mechanism(name: str, mechanism: type[MechanismStep], *,
                        settings: Sequence[str] | Mapping[str, Field[Any] | None] = (), guarantee: str = "") -> None:
     """Add a mechanism: `mechanism: <name>` is accepted after this call (docs/extending.md).
 
     Args:
         name: value of the setting `mechanism`.
-        mechanism: class, made once per pack with the arguments of `Mechanism`.
+        mechanism: class, made once per pack with the arguments of `MechanismStep`.
         settings: fields that it uses, such as `clipping_norm`, and new fields, as in `register_feedback`. They become
             part of its trials' identity.
-        guarantee: for a `GaussianMechanism`, the reason why no record contributes more than its `bound`. Its trials are
+        guarantee: for a `GaussianStep`, the reason why no record contributes more than its `bound`. Its trials are
             then certified, and the tag `privacy.notes` has this sentence. Without it they have no epsilon. Noise
             `secure` needs integers: a mechanism supports them if it defines `factor` and does not override `bounded`.
 
     Raises:
         ConfigError: for a name in use, an unknown field, or a guarantee that accountants cannot cover.
     """
-    inherits = issubclass(mechanism, GaussianMechanism) and all(
-        getattr(mechanism, name) is getattr(GaussianMechanism, name) for name in ("update", "add_up"))
+    inherits = issubclass(mechanism, GaussianStep) and all(
+        getattr(mechanism, name) is getattr(GaussianStep, name) for name in ("update", "add_up"))
     if guarantee and not inherits:
-        raise ConfigError("guarantee: needs a GaussianMechanism that inherits `update`, because accountants cover the "
+        raise ConfigError("guarantee: needs a GaussianStep that inherits `update`, because accountants cover the "
                           f"noise of that method, got {mechanism.__qualname__}; leave it out, and there is no epsilon")
     if "target_epsilon" in settings and not guarantee:
         raise ConfigError("settings: target_epsilon needs a guarantee, or nothing can be accounted for, got none")
-    bounds_by_factor = (inherits and issubclass(mechanism, GaussianMechanism)
-                        and mechanism.bounded is GaussianMechanism.bounded)
+    bounds_by_factor = (inherits and issubclass(mechanism, GaussianStep)
+                        and mechanism.bounded is GaussianStep.bounded)
     attributes = {"not_integer": ""} if bounds_by_factor and guarantee else {}  # integer arithmetic is supported
     base = parts.Gaussian if guarantee else parts.Mechanism
-    extension("mechanism", name, base, settings, works=mechanism, guarantee=guarantee, **attributes)
+    MECHANISMS.of(extension("mechanism", name, base, settings, mechanism, guarantee=guarantee, **attributes))(mechanism)

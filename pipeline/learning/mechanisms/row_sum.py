@@ -15,7 +15,7 @@ from torch import Tensor
 
 from pipeline.learning.integers.contributions import SAFETY_FACTOR
 from pipeline.learning.mechanisms.gradients import Gradients, in_rows, norms
-from pipeline.learning.network.network import Parameters
+from pipeline.learning.network.stacked import Parameters
 from pipeline.learning.randomness import RoundedNoise
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.steps import GRID_BITS

@@ -18,6 +18,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from pipeline.learning.own.isolation import seeded
 from pipeline.learning.own.segments import Segments, blocks_of, children_of
 from pipeline.learning.own.ways import choose, made_up
+from pipeline.trials.condition import Trial
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.fields import ConfigError, refuse
 from pipeline.trials.guard import guarded, name_of
@@ -32,17 +33,17 @@ class Described(NamedTuple):
     shared: str  # a trained parameter that two blocks share; empty for none
 
 
-def own(trial: TrialConfig) -> Own:
+def own(trial: Trial) -> Own:
     """Return the part of a trial's own network."""
     return cast("Own", trial.parts.network)  # `Parts` has the class of built-in ones
 
 
 def in_words(part: Own) -> str:
     """Return the network's name, with file and line of the function that builds it."""
-    return f"'{part.name}'{name_of(part.works)}"
+    return f"'{part.name}'{name_of(part.build)}"
 
 
-def lower_blocks(trial: TrialConfig) -> int:
+def lower_blocks(trial: Trial) -> int:
     """Return how many blocks, from the lowest, back-propagate from the one above them; all but the last for BP."""
     feedback = trial.parts.feedback
     return len(trial.layers) - 1 if feedback.exact else own(trial).lower_layers if feedback.convolutional else 0
@@ -54,7 +55,7 @@ def built(part: Own, shape: tuple[int, ...], n_classes: int) -> nn.Sequential:
         return ConfigError("network", f"{in_words(part)} {must}", got, use)
 
     with guarded(partial(fault, "must build a module")):
-        module = part.works(part, shape, n_classes)
+        module = part.build(part, shape, n_classes)
     if not isinstance(module, nn.Sequential) or type(module).forward is not nn.Sequential.forward or not len(module):
         raise fault("must return a torch.nn.Sequential, whose children are the blocks", f"a {type(module).__name__}")
     for name, layer in module.named_modules():
@@ -124,14 +125,14 @@ def _trained(where: str, name: str, child: nn.Module) -> dict[nn.Parameter, str]
 
 
 @lru_cache(maxsize=256)
-def why_alone(part: Own, shape: tuple[int, ...], n_classes: int, lower: int) -> str:
+def _why_alone(part: Own, shape: tuple[int, ...], n_classes: int, lower: int) -> str:
     """Return why records are computed one after the other; empty if their graph is mapped. `lower`: of `Segments`."""
     with seeded(0):
         segments = Segments(built(part, shape, n_classes), lower)
         return choose(in_words(part), segments, made_up(shape), n_classes)[1]
 
 
-def check_blocks(trial: TrialConfig) -> None:
+def check_blocks(trial: Trial) -> None:
     """Refuse trained weights that blocks share, which would get two signals, with projected errors."""
     part = own(trial)
     found = described(part, trial.parts.features.shape(trial), trial.parts.data.spec.n_classes)
@@ -140,7 +141,7 @@ def check_blocks(trial: TrialConfig) -> None:
            f"'{found.shared}' in two", "use 'bp'")
 
 
-def check_trainable(trial: TrialConfig) -> str:
+def why_alone(trial: Trial) -> str:
     """Refuse a network that cannot be trained; return why its records are computed alone, empty if they are not."""
-    return why_alone(own(trial), trial.parts.features.shape(trial), trial.parts.data.spec.n_classes,
-                     lower_blocks(trial))
+    return _why_alone(own(trial), trial.parts.features.shape(trial), trial.parts.data.spec.n_classes,
+                      lower_blocks(trial))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from pipeline.learning.network.network import Parameters
+from pipeline.learning.network.stacked import Parameters
 from pipeline.learning.own.building import in_words, lower_blocks, own
 from pipeline.learning.own.segments import Segments
 from pipeline.learning.own.ways import Way, choose, made_up

@@ -80,7 +80,7 @@ ACTIVATIONS = {
 }
 
 
-class Network:
+class StackedNetwork:
     """R networks with softmax output: a layer maps h^{l-1} to z^l, and h^l = phi(z^l) (Ohana et al. Eq. 2).
 
     Each network draws its initial weights from its own `init` stream. `uniform`: weights and biases uniform on
@@ -148,15 +148,16 @@ def start_bound(shape: LayerShape, init: str) -> float:
     return math.sqrt(6 / ((inputs + outputs) * kernel_size))
 
 
-def make_network(config: TrialConfig, seeds: Sequence[int], device: torch.device | str = "cpu") -> Network:
+def make_network(config: TrialConfig, seeds: Sequence[int], device: torch.device | str = "cpu") -> StackedNetwork:
     """Make the network of a trial's settings, for R seeds."""
     convolutions = len(config.layers) - len(config.hidden) - 1
     activations = [config.conv_activation] * convolutions + [config.activation] * len(config.hidden)
-    return Network(config.layers, activations, seeds, device, precision=getattr(torch, config.parts.arithmetic.factors),
-                   init=config.init, gain=config.init_gain)
+    precision = getattr(torch, config.parts.arithmetic.factors)
+    return StackedNetwork(config.layers, activations, seeds, device, precision=precision,
+                          init=config.init, gain=config.init_gain)
 
 
-def start_output(net: Network, config: TrialConfig, matrices: torch.Tensor | None = None) -> None:
+def start_output(net: StackedNetwork, config: TrialConfig, matrices: torch.Tensor | None = None) -> None:
     """Set the output layer to the start that `output_init` names.
 
     With `feedback`, W^L is a multiple of the last hidden layer's B [R, n_L, n_1 + ... + n_{L-1}]. That layer then

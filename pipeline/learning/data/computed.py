@@ -24,11 +24,11 @@ from filelock import FileLock
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from pipeline.learning.data.dataset import Dataset, Mapped
+from pipeline.learning.data.dataset import Dataset, MappedFeatures
 from pipeline.learning.data.dead_leaves import LEAST_DEVIATION, decorrelated, standardised
 from pipeline.learning.data.download import DataError, write_errors_named
 from pipeline.learning.data.inputs import LARGEST_FEATURE, Inputs, largest_sizes, representable
-from pipeline.learning.data.maps import Apply
+from pipeline.learning.data.maps import MAPS, Apply
 from pipeline.package import cache_folder
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.feature_file import FeatureFile, file_of
@@ -89,9 +89,9 @@ def steps(data: Dataset, config: TrialConfig) -> Iterator[Computing]:
     """Put a trial's features into `data.mapped`, if it has any; yield how far they are, if they are computed."""
     if config.parts.features.raw or (key := key_of(config)) in data.mapped:
         return
-    is_cached = config.parts.features.load().is_cached
+    is_cached = MAPS[config.parts.features].is_cached
     train, test, *sizes = yield from (_cached if is_cached else _computed)(data, config)
-    data.mapped[key] = Mapped((train, test), (sizes[0], sizes[1]))
+    data.mapped[key] = MappedFeatures((train, test), (sizes[0], sizes[1]))
 
 
 def public(data: Dataset, config: TrialConfig) -> Dataset:
@@ -100,7 +100,7 @@ def public(data: Dataset, config: TrialConfig) -> Dataset:
     test, mapped = features(data, config)[1], {}
     if not config.parts.features.raw:
         sizes = data.mapped[key_of(config)].sizes[1]
-        mapped[key_of(config)] = Mapped((test[places], test), (sizes[places], sizes))
+        mapped[key_of(config)] = MappedFeatures((test[places], test), (sizes[places], sizes))
     return replace(data, train_x=data.test_x[places], train_y=data.test_y[places], mapped=mapped, inputs={})
 
 
@@ -138,7 +138,7 @@ def _compute(parts: Sequence[torch.Tensor], data: Dataset, config: TrialConfig) 
 def _one_map(parts: Sequence[torch.Tensor], data: Dataset, config: TrialConfig, progress: Computing) -> Steps:
     """Compute the features of a map that stands alone."""
     settings, device = config.parts.features, data.train_x.device
-    feature_map, width = settings.load(), math.prod(settings.shape(config))
+    feature_map, width = MAPS[settings], math.prod(settings.shape(config))
     apply = feature_map.make(data.spec, config, device)
     if settings.feature_power != 1:
         apply = _with_power(apply, settings.feature_power)
@@ -296,7 +296,7 @@ def _checksum(tensors: Sequence[torch.Tensor]) -> str:
 
 def _digest(data: Dataset, config: TrialConfig) -> str:
     """Return the name of the cache file: a digest of the records, the map's settings and the version of its code."""
-    settings, code = config.parts.features, config.parts.features.load().code
+    settings, code = config.parts.features, MAPS[config.parts.features].code
     identity = [VERSION, *settings.key(config), data.spec.shape]
     if code:
         identity.append(code)

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from pipeline.learning.feedback.losses import Loss
+from pipeline.learning.feedback.losses import LOSSES, OutputLoss
 from pipeline.learning.integers.products import (
     LARGEST_FLOAT,
     power_of_two_above,
@@ -28,8 +28,8 @@ from pipeline.learning.integers.products import (
     whole_type,
 )
 from pipeline.learning.network.layers import Dense
-from pipeline.learning.network.network import Network, Parameters
-from pipeline.learning.rows import Rows
+from pipeline.learning.network.stacked import Parameters, StackedNetwork
+from pipeline.learning.rows import IntegerRows
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.shapes import DenseShape, dense_shapes
 from pipeline.trials.steps import (
@@ -55,7 +55,7 @@ class IntegerDense(Dense):
         super().__init__(shape)
         self.fine, self.fine_back = fine, fine_back
 
-    def forward(self, h: Rows, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    def forward(self, h: IntegerRows, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
         """Return z = W h + b [R, m, n_l], float32, with exact products of integers, to which weights are rounded."""
         outputs = torch.empty(*h.values.shape[:2], self.shape.n_out, device=bias.device)
         for z, values, w in zip(outputs, h.values, weight, strict=True):
@@ -90,7 +90,7 @@ class IntegerDense(Dense):
         rows = signals(delta, row_steps, LARGEST).to(torch.int16)
         return whole_product(rows, split_digits(integers.to(torch.int16))).float().mul_(row_steps).mul_(step)
 
-    def write_sum(self, delta: torch.Tensor, h: Rows, out_weight: torch.Tensor, out_bias: torch.Tensor) -> None:
+    def write_sum(self, delta: torch.Tensor, h: IntegerRows, out_weight: torch.Tensor, out_bias: torch.Tensor) -> None:
         """Write sum_i delta_i h_i^T and sum_i delta_i to the outputs, delta rounded to 14 bits of a trial's largest."""
         for d, scaled, values, weight, bias in zip(delta, h.scaled(delta), h.values, out_weight, out_bias, strict=True):
             integers, step = quantised(scaled, LARGEST)
@@ -100,7 +100,7 @@ class IntegerDense(Dense):
                 integers, step = quantised(d, LARGEST)
             bias.copy_(integers.sum(dim=0, dtype=torch.float64)).mul_(step)
 
-    def squared_norms(self, delta: torch.Tensor, h: Rows) -> torch.Tensor:
+    def squared_norms(self, delta: torch.Tensor, h: IntegerRows) -> torch.Tensor:
         """Return ||delta_i||^2 (||h_i||^2 + 1) [R, m, 1], float64."""
         return delta.double().square().sum(dim=-1, keepdim=True) * (h.real_squares() + 1)
 
@@ -113,7 +113,7 @@ class ByInput(Parameters):
         return numbers.unflatten(1, (n_in, n_out)).transpose(1, 2)
 
 
-class IntegerNetwork(Network):
+class IntegerNetwork(StackedNetwork):
     """R fully connected networks with exact products, with the initial weights of their float32 counterparts."""
 
     layout = ByInput
@@ -140,7 +140,7 @@ class IntegerNetwork(Network):
         """Draw uniformly from +-bound, with operations that round in the same way on every processor."""
         return torch.rand(shape, generator=generator).mul_(2).sub_(1).mul_(bound)  # the first two are exact
 
-    def forward(self, x: Rows) -> tuple[list[Rows], torch.Tensor]:
+    def forward(self, x: IntegerRows) -> tuple[list[IntegerRows], torch.Tensor]:
         """Return (h^0, ..., h^{L-1}), and logits [R, m, n_L], float32."""
         activations = [x]
         *hidden, output = zip(self.layers, self.parameters.weights, self.parameters.biases, strict=True)
@@ -150,7 +150,7 @@ class IntegerNetwork(Network):
         layer, weight, bias = output
         return activations, layer.forward(activations[-1], weight, bias)
 
-    def _activated(self, z: torch.Tensor) -> Rows:
+    def _activated(self, z: torch.Tensor) -> IntegerRows:
         """Return the hidden outputs H [R, m, n] for pre-activations z, which are overwritten.
 
         ReLU is rounded to steps. Other functions are looked up in a table of values from -`REACH` to `REACH`.
@@ -162,16 +162,17 @@ class IntegerNetwork(Network):
             over = h.amax(dim=-1, keepdim=True) / (self.hidden_step * self.largest)
             scales = power_of_two_above(over).clamp_(min=1.0)
             rounded = torch.where(h > 0, h.div(scales * self.hidden_step).round_().clamp_(1, self.largest), 0.0)
-            return Rows(rounded.to(whole_type(self.largest)), self.hidden_step, scales=scales)
+            return IntegerRows(rounded.to(whole_type(self.largest)), self.hidden_step, scales=scales)
         if self.table is None:
             rounded = z.div_(self.hidden_step).round_().nan_to_num_(0.0).clamp_(0, self.largest)
-            return Rows(rounded.to(whole_type(self.largest)), self.hidden_step)
+            return IntegerRows(rounded.to(whole_type(self.largest)), self.hidden_step)
         # The index of z is (z + REACH) in entries per unit; adding 0.5 before the cast to an integer rounds it.
         n = self.entries
         indices = z.mul_(n / (2 * REACH)).add_(n / 2 + 0.5).nan_to_num_(0.0).clamp_(0, n - 1)
-        return Rows(self.table.index_select(0, indices.to(torch.int32).flatten()).view(z.shape), self.hidden_step)
+        values = self.table.index_select(0, indices.to(torch.int32).flatten()).view(z.shape)
+        return IntegerRows(values, self.hidden_step)
 
-    def derivative(self, h: Rows, layer: int) -> torch.Tensor:
+    def derivative(self, h: IntegerRows, layer: int) -> torch.Tensor:
         """Return phi'(z^l) [R, m, n_l] from h^l; exact, or the exact number rounded once to float32."""
         real = h.real()
         if self.fine and self.table is not None:  # squares need more than 24 bits; some processors would round them
@@ -179,13 +180,13 @@ class IntegerNetwork(Network):
         return super().derivative(real, layer)
 
 
-class IntegerLoss(Loss):
-    """Error and loss of a `Loss` that defines `targets`."""
+class IntegerLoss(OutputLoss):
+    """Error and loss of a `OutputLoss` that defines `targets`."""
 
     def __init__(self, config: TrialConfig, device: torch.device) -> None:
         """Compute the table of exp(-k/`PER_UNIT`), in steps of 2^-`EXPONENTIAL_BITS`."""
         super().__init__(config)
-        self.float_loss = config.parts.loss.load()(config)  # defines the targets
+        self.float_loss = LOSSES[config.parts.loss](config)  # defines the targets
         exponentials = [round(2**EXPONENTIAL_BITS * math.exp(-k / PER_UNIT)) for k in range(BELOW * PER_UNIT)]
         self.table = function_table(exponentials, device)
 

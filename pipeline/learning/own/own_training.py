@@ -1,4 +1,4 @@
-"""Train a user's network. `pipeline.learning.run` makes the `OwnTraining` of such a trial."""
+"""Train a user's network. `pipeline.learning.train` makes the `OwnTraining` of such a trial."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from pipeline.learning.alignment import cosines
 from pipeline.learning.data.dataset import Dataset
 from pipeline.learning.data.inputs import Inputs
 from pipeline.learning.data.sampling import ABSENT
-from pipeline.learning.feedback.algorithms import BackPropagation, Feedback
-from pipeline.learning.mechanisms.gaussian import GaussianMechanism
+from pipeline.learning.feedback.algorithms import BackPropagationPath, FeedbackPath
+from pipeline.learning.mechanisms.gaussian import GaussianStep
 from pipeline.learning.mechanisms.gradients import add_all
 from pipeline.learning.mechanisms.row_sum import RowSum, bounded
 from pipeline.learning.own.alone import Alone
@@ -105,7 +105,7 @@ class OwnTraining(Training):
     def _add(self, x: Tensor, signals_of: Callable[[Tensor], list[Tensor]], present: Tensor) -> None:
         """Add bounded contributions, none that is not finite, to `update` or, as integers, to the mechanism's sum."""
         gradients = self.net.way.gradients(x, signals_of)
-        if not isinstance(self.mechanism, GaussianMechanism):
+        if not isinstance(self.mechanism, GaussianStep):
             factors = present / self.config.batch_size
         elif isinstance(self.mechanism.integers, RowSum):
             return self.mechanism.integers.add(self.mechanism.factor, gradients, present)
@@ -115,7 +115,7 @@ class OwnTraining(Training):
 
     def _release(self) -> None:
         """Add the mechanism's noise to the sum of the contributions, in `update`."""
-        if isinstance(self.mechanism, GaussianMechanism):
+        if isinstance(self.mechanism, GaussianStep):
             if isinstance(self.mechanism.integers, RowSum):
                 self.mechanism.integers.release(self.update)
             else:
@@ -123,7 +123,7 @@ class OwnTraining(Training):
 
     def _alignment_over(self, inputs: Inputs, labels: Tensor, places: Tensor) -> Tensor:
         """Write the true gradient over some records to `gradient`; return the alignment of the feedback's update."""
-        for feedback, way, out in ((BackPropagation(), self._true_gradient, self.gradient),
+        for feedback, way, out in ((BackPropagationPath(), self._true_gradient, self.gradient),
                                    (self.feedback, self.net.way, self.update)):
             out.flat.zero_()
             size = way.chunk(self.net.chunk)
@@ -133,7 +133,7 @@ class OwnTraining(Training):
                 add_all(gradients, out.row[0], present.float() / self.config.batch_size)
         return cosines(self.update, self.gradient)
 
-    def _plain_signals_of(self, feedback: Feedback, y: Tensor, present: Tensor) -> Callable[[Tensor], list[Tensor]]:
+    def _plain_signals_of(self, feedback: FeedbackPath, y: Tensor, present: Tensor) -> Callable[[Tensor], list[Tensor]]:
         """Return a function from logits to the signals of a feedback, without the mechanism's bounds and noise."""
         return lambda logits: [signal[0] for signal in feedback.signals(self._error(logits, y, present)[0])]
 

@@ -37,7 +37,7 @@ Record = tuple[int, list[str]]  # the line where it begins, as an editor counts,
 
 
 @dataclass(frozen=True)
-class Rows:
+class TableRows:
     """A table's cells as text without spaces around them; a missing one of a Parquet file is empty."""
 
     file: Path
@@ -69,7 +69,7 @@ def refused(file: Path, must: str, line: int = 0) -> DataError:
     return DataError(f"{file}, line {line}: {must}" if line else f"{file}: {must}", of_record=True)
 
 
-def read_rows(file: Path, separator: str = ",", encoding: str = "utf-8") -> Rows:
+def read_rows(file: Path, separator: str = ",", encoding: str = "utf-8") -> TableRows:
     """Return a file's rows; `DataError` says in which line, and how, a file is no table."""
     if not file.is_file():
         raise DataError(f"{file}: must be the file of the table, found none")
@@ -123,7 +123,7 @@ def records(file: Path, text: str, separator: str) -> Iterator[Record]:
                             "quotes it is written twice", line) from None
 
 
-def table_of(file: Path, found: Sequence[Record], separator: str) -> Rows:
+def table_of(file: Path, found: Sequence[Record], separator: str) -> TableRows:
     """Return records as rows: the first has the names of the columns, and all must have as many cells."""
     if not found:
         raise refused(file, "must have a header and a row per record, is empty")
@@ -148,14 +148,14 @@ def table_of(file: Path, found: Sequence[Record], separator: str) -> Rows:
 
 
 def _named(file: Path, names: Sequence[str], lines: np.ndarray, columns: Sequence[np.ndarray],
-           numeric: frozenset[str] = frozenset()) -> Rows:
+           numeric: frozenset[str] = frozenset()) -> TableRows:
     """Return columns by name; names must differ. Of columns without a name only the last is kept."""
     if twice := sorted({name for name in names if name and names.count(name) > 1}):
         raise refused(file, f"columns must have different names, got {', '.join(twice)} more than once")
-    return Rows(file, lines, dict(zip(names, columns, strict=True)), numeric)
+    return TableRows(file, lines, dict(zip(names, columns, strict=True)), numeric)
 
 
-def _of_parquet(file: Path) -> Rows:
+def _of_parquet(file: Path) -> TableRows:
     """Return the rows of a Parquet file, whose types are arrow's: pandas' own make 1.0 of 1 beside a missing cell."""
     try:
         frame = pd.read_parquet(file, dtype_backend="pyarrow")

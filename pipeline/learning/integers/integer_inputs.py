@@ -9,7 +9,7 @@ import torch
 from pipeline.learning.data.dataset import Dataset
 from pipeline.learning.data.inputs import CHUNK_ELEMENTS, LEAST_NORM, Inputs
 from pipeline.learning.integers.products import power_of_two_above, whole_type
-from pipeline.learning.rows import Rows, exact_norm
+from pipeline.learning.rows import IntegerRows, exact_norm
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.steps import input_step, largest_integers
 
@@ -47,9 +47,9 @@ class IntegerInputs(Inputs):
     def depends_on(config: TrialConfig) -> tuple[object, ...]:
         return config.input_norm, input_step(config), largest_integers(config).input
 
-    def of(self, records: torch.Tensor) -> Rows:
+    def of(self, records: torch.Tensor) -> IntegerRows:
         """Return the inputs of other records, pixels or bfloat16 features [n, n_0], each `representable`."""
-        return Rows(self._rounded(records).to(self.values.dtype)[None], self.step)
+        return IntegerRows(self._rounded(records).to(self.values.dtype)[None], self.step)
 
     def _rounded(self, records: torch.Tensor, usable: torch.Tensor | None = None,
                  sizes: torch.Tensor | None = None) -> torch.Tensor:  # of features [n, 1], if they are known
@@ -69,11 +69,11 @@ class IntegerInputs(Inputs):
             x.mul_((self.norm * divisor / norms).float())
         return x.mul_(FINE / self.step).round_().clamp_(-self.largest, self.largest)
 
-    def batch(self, indices: torch.Tensor, reuse_buffer: bool = False) -> Rows:
+    def batch(self, indices: torch.Tensor, reuse_buffer: bool = False) -> IntegerRows:
         flat = indices.flatten()
         values = torch.index_select(self.values, 0, flat, out=self._memory(len(flat), reuse_buffer))
         squares = self.squares.index_select(0, flat).view(*indices.shape, 1)
-        return Rows(values.view(*indices.shape, -1), self.step, squares)
+        return IntegerRows(values.view(*indices.shape, -1), self.step, squares)
 
     def _divisor(self, largest: torch.Tensor, n_features: int) -> torch.Tensor:
         """Return the power of two by which each row is divided before normalisation [rows, 1], from its largest number.

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import torch
 
+from pipeline.learning import integer_arithmetic as integer_arithmetic  # enters itself
 from pipeline.learning.data.dataset import Dataset
 from pipeline.learning.training import Training
 from pipeline.trials.packs import Pack
@@ -27,7 +28,7 @@ def train(pack: Pack, data: Dataset, device: torch.device | str = "cpu") -> Iter
 def prepare(pack: Pack, data: Dataset, device: torch.device | str) -> Training:
     """Return the training of a pack before its first epoch."""
     if pack.shared.parts.network.own:
-        from pipeline.learning.own.training import OwnTraining  # imported here: tracing takes time to import
+        from pipeline.learning.own.own_training import OwnTraining  # imported here: tracing takes time to import
 
         return OwnTraining(pack, data, torch.device(device))
     return Training(pack, data, torch.device(device))

@@ -9,16 +9,17 @@ import numpy as np
 
 from pipeline.learning.data.download import DataError
 from pipeline.learning.data.numbers import Style, style_of
-from pipeline.learning.data.readers import Arrays
-from pipeline.learning.data.rows import Rows, read_rows
+from pipeline.learning.data.readers import READERS, Arrays
+from pipeline.learning.data.table_rows import TableRows, read_rows
 from pipeline.trials.datasets import DatasetSpec
-from pipeline.trials.table import LEVELS, Column, TableSpec
+from pipeline.trials.table import LEVELS, Column, TableData, TableSpec
 
 MISSING = ("", "na", "n/a", "nan", "null", "none", "?", "#n/a", "<na>")  # cells without a value, in small letters
 PLAIN = Style()  # of numbers that a Parquet file has as such
 MOST_NAMED = 20  # declared values in a message
 
 
+@READERS.of(TableData)
 def read(spec: DatasetSpec, folder: Path | None) -> tuple[Arrays, Arrays]:
     """Return training and test records: x uint8 [n, inputs], y int64 [n]; the file is that of the spec."""
     if not isinstance(spec, TableSpec):
@@ -39,7 +40,7 @@ def read(spec: DatasetSpec, folder: Path | None) -> tuple[Arrays, Arrays]:
     return parts[0], parts[1]
 
 
-def _rows(file: Path, spec: TableSpec) -> Rows:
+def _rows(file: Path, spec: TableSpec) -> TableRows:
     """Return the rows of a file, which must have all declared columns."""
     rows = read_rows(file, spec.separator, spec.encoding)
     split = [str(spec.test[1])] if spec.test[0] == "column" else []
@@ -47,7 +48,7 @@ def _rows(file: Path, spec: TableSpec) -> Rows:
     return rows
 
 
-def _places(rows: Rows, spec: TableSpec) -> tuple[np.ndarray, np.ndarray]:
+def _places(rows: TableRows, spec: TableSpec) -> tuple[np.ndarray, np.ndarray]:
     """Return the places of the training and of the test records in a table that has both."""
     kind, *rule = spec.test
     if kind == "column":
@@ -59,7 +60,7 @@ def _places(rows: Rows, spec: TableSpec) -> tuple[np.ndarray, np.ndarray]:
     return np.sort(train), np.sort(test)
 
 
-def _encoded(rows: Rows, spec: TableSpec) -> Arrays:
+def _encoded(rows: TableRows, spec: TableSpec) -> Arrays:
     """Return x uint8 [n, inputs] and y [n] of rows: every input and label depends on its own row and on `spec`."""
     y = _chosen(rows, spec.target, spec)
     if (wrong := y < 0).any():
@@ -73,11 +74,11 @@ def is_missing(cell: str) -> bool:
     return cell.lower() in MISSING
 
 
-def _style(rows: Rows, name: str, spec: TableSpec) -> Style:
+def _style(rows: TableRows, name: str, spec: TableSpec) -> Style:
     return PLAIN if name in rows.numeric else Style(spec.decimal, spec.thousands)
 
 
-def _chosen(rows: Rows, column: Column, spec: TableSpec) -> np.ndarray:
+def _chosen(rows: TableRows, column: Column, spec: TableSpec) -> np.ndarray:
     """Return the place of each cell's value among those declared, int64 [n]; -1 where it is none of them.
 
     A declared text is a cell by its text alone, a declared number by value: 1 is 1.0, 01 and 1e0.
@@ -93,7 +94,7 @@ def _chosen(rows: Rows, column: Column, spec: TableSpec) -> np.ndarray:
     return np.array([places[text] for text in rows.cells[column.name]], np.int64)
 
 
-def _category(rows: Rows, column: Column, spec: TableSpec) -> np.ndarray:
+def _category(rows: TableRows, column: Column, spec: TableSpec) -> np.ndarray:
     """Return a category's inputs, uint8 [n, width]: `LEVELS` at its place, the last one for a missing or other cell."""
     chosen = _chosen(rows, column, spec)
     if not column.others:
@@ -104,7 +105,7 @@ def _category(rows: Rows, column: Column, spec: TableSpec) -> np.ndarray:
     return (LEVELS * np.eye(column.width)[chosen]).astype(np.uint8)
 
 
-def _unmatched(rows: Rows, column: Column, spec: TableSpec, place: int) -> DataError:
+def _unmatched(rows: TableRows, column: Column, spec: TableSpec, place: int) -> DataError:
     """Return the error for a cell that is none of the declared values."""
     declared, read = column.values, _style(rows, column.name, spec).read
     number = read(rows.cells[column.name][place])
@@ -119,7 +120,7 @@ def _unmatched(rows: Rows, column: Column, spec: TableSpec, place: int) -> DataE
     return DataError(f"{error}; {use}", of_record=True)
 
 
-def _number(rows: Rows, column: Column, spec: TableSpec) -> np.ndarray:
+def _number(rows: TableRows, column: Column, spec: TableSpec) -> np.ndarray:
     """Return a number's input, uint8 [n, 1]: its place in the range; the middle where it is missing."""
     cells, style = rows.cells[column.name], _style(rows, column.name, spec)
     missing = {text for text in set(cells) if is_missing(text)}
@@ -138,7 +139,7 @@ def _number(rows: Rows, column: Column, spec: TableSpec) -> np.ndarray:
     return (LEVELS * share).round().astype(np.uint8)[:, None]
 
 
-def _no_number(rows: Rows, name: str, place: int, style: Style | None) -> DataError:
+def _no_number(rows: TableRows, name: str, place: int, style: Style | None) -> DataError:
     """Return the error for a cell that is no number, and how the whole column can be read, if it can."""
     error = rows.error(place, name, "must be a number")
     reading = style and style.read(rows.cells[name][place])
@@ -147,7 +148,7 @@ def _no_number(rows: Rows, name: str, place: int, style: Style | None) -> DataEr
     return DataError(f"{error}; {use}", of_record=True)
 
 
-def _check_marks(rows: Rows, column: Column, style: Style, texts: list[str]) -> None:
+def _check_marks(rows: TableRows, column: Column, style: Style, texts: list[str]) -> None:
     """Refuse a column whose numbers fit its range with their mark as one of decimals and as one of thousands."""
     other = style.other(texts)
     readings = [float(value) for text in texts if other and (value := other.read(text)) is not None]

@@ -11,13 +11,15 @@ import torch
 from torch.optim.adam import adam
 from torch.optim.sgd import sgd
 
+from pipeline.trials import optimizer
 from pipeline.trials.config import TrialConfig
+from pipeline.trials.part import Workers
 
 # Adam's decay of the moments, and the number added to the root of the second (Kingma & Ba 2015, Algorithm 1).
 BETA_1, BETA_2, EPSILON = 0.9, 0.999, 1e-8
 
 
-class Optimizer(ABC):
+class Update(ABC):
     """Moves the weights with torch's fused optimizers: element-wise, so that stacked trials are independent.
 
     It calls the functions behind torch's classes, which give the same bits. The classes import torch's compiler, which
@@ -47,7 +49,11 @@ class Optimizer(ABC):
         self.state = {name: value.to(self.parameters.device, copy=True) for name, value in state.items()}
 
 
-class Sgd(Optimizer):
+UPDATES: Workers[type[Update]] = Workers()
+
+
+@UPDATES.of(optimizer.Sgd)
+class SgdUpdate(Update):
     """SGD with momentum; the momentum buffer exists after the first step."""
 
     nesterov = False
@@ -73,13 +79,15 @@ class Sgd(Optimizer):
         self.parameters.sub_(direction.mul(self.learning_rate))
 
 
-class Nesterov(Sgd):
+@UPDATES.of(optimizer.Nesterov)
+class NesterovUpdate(SgdUpdate):
     """w <- w - eta (u + mu b) (Sutskever et al. 2013)."""
 
     nesterov = True
 
 
-class Adam(Optimizer):
+@UPDATES.of(optimizer.Adam)
+class AdamUpdate(Update):
     """Kingma & Ba 2015, Algorithm 1."""
 
     weight_decay, decoupled = 0.0, False
@@ -109,7 +117,8 @@ class Adam(Optimizer):
         self.parameters.sub_(mean.div(1 - BETA_1**t).div_(denominator).mul_(self.learning_rate))
 
 
-class AdamW(Adam):
+@UPDATES.of(optimizer.AdamW)
+class AdamWUpdate(AdamUpdate):
     """Loshchilov & Hutter 2019, Algorithm 2: w <- w - eta lambda w before each step."""
 
     decoupled = True
