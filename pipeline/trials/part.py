@@ -172,8 +172,9 @@ def extension(slot: str, name: str, base: type[Part], settings: Sequence[str] | 
 
 
 def origin(code: Any) -> str:  # Any: of a user, who may give any callable
-    """Return the qualified name of a class or function."""
+    """Return the qualified name of a class or function; of any other callable, that of its class."""
     code = getattr(code, "func", code)  # the function that a `partial` calls
+    code = code if hasattr(code, "__qualname__") else type(code)
     return f"{code.__module__}.{code.__qualname__}"
 
 
