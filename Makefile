@@ -53,7 +53,7 @@ results: $(READY) ## the sweeps, tables and figures of analysis/results (some tw
 	  $(BIN)/photonic sweep $$file $(SWEEP_OPTIONS); \
 	  $(BIN)/photonic report $$file; \
 	done
-	@$(BIN)/python docs/results_text.py $(RESULTS:%=reports/%)
+	@$(BIN)/python tests/tools/results_text.py $(RESULTS:%=reports/%)
 
 ui: $(READY) ## browse the runs in MLflow's web page, http://127.0.0.1:5000
 	@$(BIN)/photonic ui

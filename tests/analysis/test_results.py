@@ -114,7 +114,7 @@ def test_every_exhibit_has_captions_and_tables(name, exhibit):
 def test_the_page_of_a_study_has_the_captions_and_tables_that_the_code_writes_of_its_trials(name):
     exhibits = results_text.names(name)
     text = "\n".join(results_text.markdown(name, exhibit) for exhibit in exhibits)
-    assert exhibits and written(name) == text, "`python docs/results_text.py` writes it anew"
+    assert exhibits and written(name) == text, "`python tests/tools/results_text.py` writes it anew"
 
 
 def test_the_page_of_networks_has_the_means_of_its_trials():

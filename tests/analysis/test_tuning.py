@@ -1,4 +1,4 @@
-"""The comparison of ways to choose settings (`docs/tuning.py`): each costs in total what it says."""
+"""The comparison of ways to choose settings (`experiments/tuning/tuning.py`): each costs in total what it says."""
 
 import pytest
 from tuning import METHODS, Way, ways

@@ -1,6 +1,5 @@
 """The scripts of docs/ that print what its pages quote."""
 
-import committed
 import contributions
 import pilots
 import pytest
@@ -37,7 +36,7 @@ def test_contributions_use_all_of_a_small_bound_and_little_of_a_large_one(tmp_pa
 def test_the_best_pilot_is_trained_again_and_all_trials_are_paid_for(tmp_path, monkeypatch):
     file = tmp_path / "pilots_digits.yaml"
     file.write_text(PILOTS)
-    monkeypatch.setattr(committed, "EXPERIMENTS", tmp_path)
+    monkeypatch.setattr(pilots, "STUDY", tmp_path)
     monkeypatch.setattr(pilots, "FILES", {"digits": "pilots_digits"})
     monkeypatch.setattr(pilots, "TOTALS", {total: ({"target_epsilon": 0.4, "seed": 0}, last)
                                            for total, last in ((2.0, 2.5), (3.0, 2.5), (8.0, 7.9))})

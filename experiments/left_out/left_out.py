@@ -1,23 +1,24 @@
 """How settings for a data set are chosen on the others: the table of analysis/results/left_out, from its trials.
 
-    python docs/left_out.py
+    python experiments/left_out/left_out.py
 
 A setting is a map of images with a step size, and its regret on a data set is its distance from the best one there, in
 points of validation accuracy. For each data set the setting with the least mean regret on the others is taken, among
-those that were tried on all of the others. `docs/pilots.py` takes the rule of its last trial in the same way.
+those that were tried on all of the others. `pilots.py` takes the rule of its last trial in the same way.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from committed import RESULTS, runs_of
 
 from analysis.statistics import mean_interval, plus_minus
 
+RESULTS = Path(__file__).parents[2] / "analysis" / "results"
 FOLDER = RESULTS / "left_out"
 EPSILON, EPOCHS = 3, 20  # of the trials by which settings are compared
 RULE = ["learning_rate", "output_std", "denoise", "epochs"]  # settings that one rule of step sizes fixes
@@ -54,7 +55,7 @@ def chosen(table: pd.DataFrame) -> dict[str, tuple[tuple[Any, ...], tuple[Any, .
 
 def accuracies(sweeps: Sequence[str]) -> pd.Series:
     """Return test accuracies in % of trials in `analysis/results`, by (total, seed)."""
-    runs = pd.concat([pd.read_csv(runs_of(sweep)) for sweep in sweeps])
+    runs = pd.concat([pd.read_csv(*RESULTS.glob(f"*/{sweep}.csv")) for sweep in sweeps])
     return 100 * runs.rename(columns={"target_epsilon": "total"}).set_index(["total", "seed"])["test/accuracy"]
 
 

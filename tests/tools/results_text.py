@@ -1,8 +1,8 @@
 """The captions and tables of analysis/results, and the digests of its data, from the committed runs.
 
-    python docs/results_text.py                  # writes them anew
-    python docs/results_text.py --figures        # and draws the figures anew
-    python docs/results_text.py reports/tau_h    # takes over what `photonic report` wrote there before
+    python tests/tools/results_text.py                  # writes them anew
+    python tests/tools/results_text.py --figures        # and draws the figures anew
+    python tests/tools/results_text.py reports/tau_h    # takes over what `photonic report` wrote there before
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def enter(sweep: str, manifest: object) -> None:
 
 def block(sweep: str, text: str) -> str:
     """What stands in the page of a study for `committed.WRITTEN` to find."""
-    return f"<!-- {sweep}: written by docs/results_text.py -->\n{text}<!-- end -->\n"
+    return f"<!-- {sweep}: written by tests/tools/results_text.py -->\n{text}<!-- end -->\n"
 
 
 def draw() -> None:

@@ -1,6 +1,6 @@
 """Attack one step of the photonic and of a certified mechanism, and draw docs/row_space.svg.
 
-    python docs/row_space.py [FOLDER]    (default: docs; data from PHOTONIC_DATA, else downloaded)
+    python experiments/ohana2021/row_space.py [FOLDER]    (default: docs; data from PHOTONIC_DATA, else downloaded)
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """How much of their bound the contributions of records use, layer by layer, before the first step of training.
 
-    python docs/contributions.py FILE    (an experiment file; data from PHOTONIC_DATA, else downloaded)
+    python experiments/leekifer2020/contributions.py FILE.yaml    (data from PHOTONIC_DATA, else downloaded)
 
 It prints a row for every method in the file with a Gaussian mechanism, from one batch of its first seed: the mean norm
 of a record's contribution to each layer and to all layers together, in units of C; and the norm of the mean update over
@@ -63,5 +63,5 @@ def main(file: Path) -> None:
 
 if __name__ == "__main__":
     if len(sys.argv) != 2:
-        raise SystemExit("usage: python docs/contributions.py FILE")
+        raise SystemExit("usage: python experiments/leekifer2020/contributions.py FILE")
     main(Path(sys.argv[1]))

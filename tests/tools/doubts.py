@@ -1,6 +1,6 @@
 """What the checks of a report say of the committed results: writes analysis/results/doubts.md.
 
-    python docs/doubts.py
+    python tests/tools/doubts.py
 
 `JUDGED` says of every alarm whether its doubt holds, and why. An alarm without a judgement is an error, and so is a
 judgement without an alarm.
@@ -54,7 +54,7 @@ def page() -> str:
         raise ValueError(f"JUDGED: must have the alarms that there are, differs in {sorted(odd)}")
     lines = ["# Doubts", "",
              f"What the checks of a report ([doubts](../../docs/reports.md#doubts)) say of the {len(found)} sweeps "
-             "here; `python docs/doubts.py` writes this page. A false alarm is a doubt that does not hold.", "",
+             "here; `python tests/tools/doubts.py` writes this page. A false alarm is a doubt that does not hold.", "",
              "| check | sweeps on which it fires | false alarms |", "|---|---:|---:|"]
     for check in (check.__name__ for check in CHECKS):
         own = [verdict for (_, name), (verdict, _) in JUDGED.items() if name == check]

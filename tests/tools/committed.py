@@ -12,10 +12,10 @@ import re
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 EXPERIMENTS, RESULTS = ROOT / "experiments", ROOT / "analysis" / "results"
 # What is written from the data stands between two comments of Markdown; all else is written by hand.
-WRITTEN = re.compile(r"<!-- (\w+): written by docs/results_text\.py -->\n(.*?)<!-- end -->\n", re.DOTALL)
+WRITTEN = re.compile(r"<!-- (\w+): written by tests/tools/results_text\.py -->\n(.*?)<!-- end -->\n", re.DOTALL)
 
 
 def file_of(sweep: str) -> Path:

@@ -1,6 +1,6 @@
 """Choose settings by cheap trials, and train once with what is left: what that publishes at a total epsilon.
 
-    python docs/pilots.py --seeds 3 --totals 1 3 8
+    python experiments/left_out/pilots.py --seeds 3 --totals 1 3 8
 
 A pilot is a trial with a small epsilon. All pilots of a data set differ in their feature map alone. The map with the
 best noisy validation accuracy, averaged over the second half of the epochs, is trained once more on all records, with
@@ -18,7 +18,6 @@ from typing import Any
 
 import pandas as pd
 import yaml
-from committed import file_of
 from left_out import FOLDER, RULE, chosen, rules
 
 from analysis.exhibits.envelope import SCORE
@@ -28,6 +27,7 @@ from pipeline import run_sweep
 from pipeline.experiment.experiment import Experiment, parse_experiment
 from pipeline.tracking.reader import Reader
 
+STUDY = Path(__file__).parents[1] / "tuning"  # folder of the files
 FILES = {"cifar10": "pilots_cifar10", "fashion_mnist": "pilots_fashion", "mnist": "pilots_mnist"}
 TOTALS = {  # total epsilon -> settings of the three pilots, and epsilon of the last trial
     1.0: ({"target_epsilon": 0.25, "learning_rate": 1.0, "epochs": 10}, 0.86),
@@ -70,7 +70,7 @@ def last_settings(dataset: str, total: float) -> dict[str, Any]:
 
 def pilots_of(dataset: str, seed: int, total: float) -> tuple[Path, dict[str, Any]]:
     """Return the file of a data set's pilots, and its content with the seed and the settings for a total epsilon."""
-    path = file_of(FILES[dataset])
+    path = STUDY / f"{FILES[dataset]}.yaml"
     content = yaml.safe_load(path.read_text(encoding="utf-8"))
     content["name"] += f"_s{seed}"
     content["base"].update(TOTALS[total][0], seed=seed)

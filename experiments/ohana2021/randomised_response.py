@@ -1,9 +1,11 @@
 """Randomised response on the labels, the simplest mechanism that hides them, as the baseline of label epsilon.
 
-`PHOTONIC_DATA=... python docs/randomised_response.py` prints the row of docs/privacy.md, section 5. Every training
-label is kept with probability e^epsilon/(e^epsilon + 9), and otherwise replaced by one of the nine others (Warner
-1965; the pure epsilon-label-DP of the whole run, delta 0). What is trained on them is the network of the label trials,
-by back-propagation, without any noise or clipping; nothing was tuned.
+    PHOTONIC_DATA=... python experiments/ohana2021/randomised_response.py
+
+It prints the row of docs/privacy.md, section 5. Every training label is kept with probability
+e^epsilon/(e^epsilon + 9), and otherwise replaced by one of the nine others (Warner 1965; the pure epsilon-label-DP of
+the whole run, delta 0). What is trained on them is the network of the label trials, by back-propagation, without any
+noise or clipping; nothing was tuned.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What honest tuning costs on Fashion-MNIST: what three ways of choosing settings publish at one total epsilon.
 
-    python docs/tuning.py --seeds 3 --out reports/tuning
+    python experiments/tuning/tuning.py --seeds 3 --out reports/tuning
 
 A grid pays for all of its trials by composition, random stopping for the one that it publishes, a search by a budget
 that it spends. All have about as much time. Each is a sweep of its own in `mlruns`: what is done is not trained again.
@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
-from committed import file_of
 
 from analysis.exhibits.selection import choose
 from analysis.exhibits.suggestions import budget_epsilon
@@ -25,6 +24,7 @@ from pipeline.experiment.experiment import Experiment, parse_experiment
 from pipeline.tracking.reader import Reader
 from pipeline.trials.records import CLOCK
 
+STUDY = Path(__file__).parent
 METHODS = {"grid": "a grid of 9, composed", "stopping": "random stopping, 9 on average",
            "search": "a search with a budget"}
 NOISE = {("grid", 8): 2.4, ("grid", 3): 5.25, ("stopping", 8): 1.56, ("stopping", 3): 3.66}
@@ -44,12 +44,12 @@ class Way:
         """Its sweep."""
         of_dfa = self.algorithm == "dfa"
         if self.method == "search":
-            path = file_of(f"budget_fashion{'' if of_dfa else '_bp'}")
+            path = STUDY / f"budget_fashion{'' if of_dfa else '_bp'}.yaml"
             text, name = path.read_text(), path.stem
             changes = {"budget.epsilon": self.epsilon, "search.seed": self.seed, "seed": self.seed,
                        **(OF_A_SEARCH_AT_3 if self.epsilon == 3 else {})}
         else:
-            path = file_of(f"tuning_{self.method}")
+            path = STUDY / f"tuning_{self.method}.yaml"
             text = path.read_text() if of_dfa else path.read_text().replace("  feedback_std: 0.25\n", "")
             changes = {"algorithm": self.algorithm, "noise_multiplier": NOISE[self.method, self.epsilon],
                        "seed" if self.method == "grid" else "selection.seed": self.seed}
