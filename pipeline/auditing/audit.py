@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from pipeline.tracking.store import Store
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.fields import UserError
 from pipeline.trials.guard import guarded
+from pipeline.trials.kinds import is_certified
 from pipeline.trials.naming import run_name
 
 ATTACKED = 2  # the row space attack sees updates of the first two fully connected layers
@@ -96,16 +97,15 @@ def audit_experiment(experiment: Experiment, number: int | None = None, data_fol
         raise ConfigError(f"--trial: must be at least 1 and at most the {len(trials)} of the experiment (seeds apart), "
                           f"got {number}")
     chosen = {place: trial for place, trial in enumerate(trials, start=1) if number in (None, place)}
-    _check_steps(steps, list(chosen.values()))
-    for trial_number, trial in chosen.items():  # all are checked before the first attack
+    _check_steps(steps, chosen.values())
+    for place, trial in chosen.items():  # all are checked before the first attack
         _, n_validation = trial.split_sizes
         if not trial.parts.network.own and not n_validation:
             raise ConfigError(f"validation_fraction: must be > 0, as the row space attack needs records that were held "
-                              f"out, got 0.0 (trial {trial_number})")
+                              f"out, got 0.0 (trial {place})")
     datasets = load_for(list(chosen.values()), data_folder)
-    for trial_number, trial in chosen.items():
-        name = f"{trial_number} {trial_name(trial, experiment.varied)}"
-        yield from findings(name, trial, datasets[trial.dataset], steps)
+    for place, trial in chosen.items():
+        yield from findings(f"{place} {trial_name(trial, experiment.varied)}", trial, datasets[trial.dataset], steps)
 
 
 def audit_trial(trial: TrialConfig, data_folder: Path | None = None, steps: int = 1) -> list[Finding]:
@@ -114,7 +114,7 @@ def audit_trial(trial: TrialConfig, data_folder: Path | None = None, steps: int 
     return list(findings(trial_name(trial), trial, load_for([trial], data_folder)[trial.dataset], steps))
 
 
-def _check_steps(steps: int, trials: Sequence[TrialConfig]) -> None:
+def _check_steps(steps: int, trials: Iterable[TrialConfig]) -> None:
     max_steps = min((trial.steps_per_epoch for trial in trials if not trial.parts.network.own), default=1)
     if not 1 <= steps <= max_steps:
         raise ConfigError(f"--steps: must be at least 1 and at most the {max_steps} of an epoch, got {steps}")
@@ -128,20 +128,19 @@ def trial_name(trial: TrialConfig, varied: Sequence[str] = ()) -> str:
 
 
 def findings(name: str, trial: TrialConfig, data: Dataset, steps: int) -> Iterator[Finding]:
-    """Yield the findings of all attacks that apply to a trial.
-
-    The row space attack runs on the first fully connected layers. If an epsilon is certified, the mechanism's release
-    is audited. For a user's network, a row says why an attack does not apply.
-    """
+    """Yield the findings of all attacks on a trial; of a user's network a row says why an attack does not apply."""
     noisy = with_noise(trial)
-    own = trial.parts.network.own
     hidden = guarded(lambda line: UserError(f"{name}: cannot be attacked ({line})"), hidden=True)
     with hidden if trial.hides_errors else contextlib.nullcontext():
-        for finding in _own_network_findings(name, noisy) if own else _network_findings(name, noisy, data, steps):
+        for finding in (*_row_space_findings(name, noisy, data, steps), *_release_findings(name, noisy)):
             yield dataclasses.replace(finding, public=finding.public or trial.disclosure == "plain")
 
 
-def _network_findings(name: str, trial: TrialConfig, data: Dataset, steps: int) -> Iterator[Finding]:
+def _row_space_findings(name: str, trial: TrialConfig, data: Dataset, steps: int) -> Iterator[Finding]:
+    """Yield what the row space attack finds in the first fully connected layers, `ATTACKED` at most."""
+    if trial.parts.network.own:
+        yield _skipped(name, "row space", "layers are the network's affair")
+        return
     first_layer = len(trial.layers) - len(trial.hidden)  # number of the first fully connected layer
     for layer in range(first_layer, min(first_layer + ATTACKED, len(trial.layers) + 1)):
         attack = row_space_audit(trial, data, layer, steps)
@@ -151,31 +150,6 @@ def _network_findings(name: str, trial: TrialConfig, data: Dataset, steps: int) 
         row = (name, f"row space, layer {layer}", f"{attack.auc:.3f}", f"{attack.tpr():.1%}", "-", "-",
                _row_space_verdict(attack))
         yield Finding(row, metrics={f"audit/row_space_auc/layer_{layer}": attack.auc}, epsilons=tuple(epsilons))
-    if trial.parts.mechanism.certified and trial.noise_multiplier:
-        yield _release_finding(name, trial)
-
-
-def _release_finding(name: str, trial: TrialConfig) -> Finding:
-    """Return the two-point finding: measured and certified mu of one step (Gaussian DP), on public synthetic inputs."""
-    release = audit_release(trial, RUNS, trial.delta)
-    verdict = "EXCEEDS certified" if release.exceeds else "below certified"
-    row = (name, f"two neighbours, one step ({release.statistic})", f"{release.auc:.3f}", f"{release.tpr:.1%}",
-           f">= {release.mu_lower:.3f}", f"{release.mu:.3f}", verdict)  # as `HEADER`
-    metrics = {"audit/one_step_auc": release.auc, "audit/one_step_mu": release.mu_lower,
-               release.audited.metric_name: release.audited.value}
-    return Finding(row, metrics, epsilons=(release.audited, release.certified), exceeds=release.exceeds, public=True)
-
-
-def _own_network_findings(name: str, trial: TrialConfig) -> Iterator[Finding]:
-    """Yield the findings on a trial of a user's network, of which the mechanism alone can be attacked."""
-    def skipped(attack: str, reason: str) -> Finding:
-        return Finding((name, attack, "-", "-", "-", "-", reason), public=True)
-
-    yield skipped("row space", "does not apply: layers are the network's affair")
-    if trial.parts.mechanism.kind(trial):
-        yield _release_finding(name, trial)
-    else:
-        yield skipped("two neighbours, one step", "does not apply: no noise, no guarantee")
 
 
 def _row_space_verdict(attack: RowSpaceAudit) -> str:
@@ -191,6 +165,25 @@ def _row_space_verdict(attack: RowSpaceAudit) -> str:
     if abs(attack.auc - 0.5) <= BLIND_DEVIATIONS * deviation:
         return "blind"
     return "finds its members" if attack.auc >= FINDS_AUC else "sees a little"
+
+
+def _release_findings(name: str, trial: TrialConfig) -> Iterator[Finding]:
+    """Yield measured and certified mu of one step (Gaussian DP) of a certified trial, on public synthetic inputs."""
+    if not is_certified(trial):
+        if trial.parts.network.own:
+            yield _skipped(name, "two neighbours, one step", "no noise, no guarantee")
+        return
+    release = audit_release(trial, RUNS, trial.delta)
+    verdict = "EXCEEDS certified" if release.exceeds else "below certified"
+    row = (name, f"two neighbours, one step ({release.statistic})", f"{release.auc:.3f}", f"{release.tpr:.1%}",
+           f">= {release.mu_lower:.3f}", f"{release.mu:.3f}", verdict)  # as `HEADER`
+    metrics = {"audit/one_step_auc": release.auc, "audit/one_step_mu": release.mu_lower,
+               release.audited.metric_name: release.audited.value}
+    yield Finding(row, metrics, epsilons=(release.audited, release.certified), exceeds=release.exceeds, public=True)
+
+
+def _skipped(name: str, attack: str, reason: str) -> Finding:
+    return Finding((name, attack, "-", "-", "-", "-", f"does not apply: {reason}"), public=True)
 
 
 def table(found: Sequence[Finding]) -> str:

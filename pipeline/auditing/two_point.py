@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -58,60 +58,61 @@ def audit_release(config: TrialConfig, trials: int, delta: float,
     """
     mu = step_mu(config)
     config = with_noise(TrialConfig(config.given, delta=delta))
-    names, statistics = _statistics(config, mechanism)
-    scores = [np.array([statistics(j) for _ in range(trials)]).T for j in (0, 1)]  # by neighbour, [statistics, trials]
-    statistic_conf = 1 - (1 - CONFIDENCE) / len(names)  # all statistics share the error probability
+    step = _OneStep(config, mechanism)
+    # by neighbour, [statistics, trials]
+    scores = [np.array([step.statistics(j) for _ in range(trials)]).T for j in (0, 1)]
+    statistic_conf = 1 - (1 - CONFIDENCE) / len(step.names)  # all statistics share the error probability
     bounds = [two_point_audit(first, second, statistic_conf) for first, second in zip(*scores, strict=True)]
-    best = max(range(len(names)), key=bounds.__getitem__)
+    best = max(range(len(bounds)), key=bounds.__getitem__)
     counted = slice(trials // 2, None)  # the first half of the runs chose the threshold
     first, second = (np.nan_to_num(statistic_scores[best, counted]) for statistic_scores in scores)
     mu_lower, certified = bounds[best], one_step(config)
     audited = dataclasses.replace(certified, value=gdp_eps(mu_lower, delta), kind="audited",
                                   note=f"lower bound with {CONFIDENCE:.0%} confidence")
-    return ReleaseAudit(statistic=names[best], auc=auc(second, first), tpr=tpr_at_fpr(second, first, fpr=0.001),
+    return ReleaseAudit(statistic=step.names[best], auc=auc(second, first), tpr=tpr_at_fpr(second, first, fpr=0.001),
                         mu_lower=mu_lower, mu=mu, audited=audited, certified=certified)
 
 
-def _statistics(config: TrialConfig, mechanism: MechanismStep | None) -> tuple[list[str], Callable[[int], list[float]]]:
-    """Return the names of the statistics, and a function from neighbour 0 or 1 to those of a new release on it.
+class _OneStep:
+    """One step of a trial that has its calibrated noise, to be run on two worst-case neighbours; its statistics."""
 
-    `config` has its calibrated noise; `mechanism` is the trial's own by default.
-    """
-    cpu, has_layers = torch.device("cpu"), not config.parts.network.own
-    net = make_network(config, [config.seed]) if has_layers else Flat(config)
-    matrices = FEEDBACK[config.parts.feedback](Pack((config,)), net, cpu).matrices if config.denoise else None
-    noisy_mechanism = mechanism or make_mechanism(Pack((config,)), net, cpu, matrices)
-    without_noise = TrialConfig(config.given, noise_multiplier=0.0, noise="research", private_metrics="")
-    noiseless_mechanism = make_mechanism(Pack((without_noise,)), net, cpu, matrices)
-    neighbours = _worst_neighbours(config, net.sizes)
-    output, *means = (net.blank_parameters(1) for _ in range(3))
+    def __init__(self, config: TrialConfig, mechanism: MechanismStep | None) -> None:  # the trial's own if None
+        cpu, self._has_layers = torch.device("cpu"), not config.parts.network.own
+        net = make_network(config, [config.seed]) if self._has_layers else Flat(config)
+        matrices = FEEDBACK[config.parts.feedback](Pack((config,)), net, cpu).matrices if config.denoise else None
+        self._mechanism = mechanism or make_mechanism(Pack((config,)), net, cpu, matrices)
+        self._neighbours = _worst_neighbours(config, net.sizes)
+        self._pools = self._has_layers and not config.exact
+        self._sigma = noise_deviation(config) / config.batch_size
+        without_noise = TrialConfig(config.given, noise_multiplier=0.0, noise="research", private_metrics="")
+        noiseless = make_mechanism(Pack((without_noise,)), net, cpu, matrices)
+        self._output, *means = (net.blank_parameters(1) for _ in range(3))
+        for j, mean in enumerate(means):  # the release without noise is the mean of the release with noise
+            self._release(noiseless, j, mean)
+        # Blocks of each release, the weights and biases of every layer; the first show the latest output.
+        self._blocks = [[block[0].numpy() for block in parameters.weights + parameters.biases]
+                        for parameters in (self._output, *means)]
+        layers = range(1, len(net.layers) + 1)
+        self.names = ["all"]
+        if self._has_layers:
+            self.names += [*(f"weights {n}" for n in layers), *(f"biases {n}" for n in layers), "support"]
 
-    def release(mechanism: MechanismStep, j: int, to: Parameters) -> None:
-        """Write the mechanism's release on neighbour j into `to`."""
-        deltas, activations = neighbours[j]
-        if has_layers and not config.exact:
+    def _release(self, mechanism: MechanismStep, j: int, to: Parameters) -> None:
+        deltas, activations = self._neighbours[j]
+        if self._pools:
             mechanism.net.forward(activations[0])  # sets this batch's maxima of convolutions
         mechanism.update(deltas, activations, to)
 
-    for j, mean in enumerate(means):  # the release without noise is the mean of the release with noise
-        release(noiseless_mechanism, j, mean)
-    # Blocks of each release, the weights and biases of every layer; those of `output` show its latest content.
-    released, mean_0, mean_1 = ([block[0].numpy() for block in parameters.weights + parameters.biases]
-                                for parameters in (output, *means))
-    sigma = noise_deviation(config) / config.batch_size
-
-    def release_and_score(j: int) -> list[float]:
-        release(noisy_mechanism, j, output)
-        ratios = [gaussian_log_ratio(*block, sigma) for block in zip(released, mean_0, mean_1, strict=True)]
-        if not has_layers:
+    def statistics(self, j: int) -> list[float]:
+        """Return the statistics `names` of a new release on neighbour j, 0 or 1."""
+        self._release(self._mechanism, j, self._output)
+        ratios = [gaussian_log_ratio(output, mean_0, mean_1, self._sigma)
+                  for output, mean_0, mean_1 in zip(*self._blocks, strict=True)]
+        if not self._has_layers:
             return [sum(ratios)]
+        released, *_ = self._blocks
         energy = float(np.square(released[0][:, -1]).sum())  # in a column that only one neighbour reaches
         return [sum(ratios), *ratios, energy]
-
-    if not has_layers:
-        return ["all"], release_and_score
-    layers = range(1, len(net.layers) + 1)
-    return ["all", *(f"weights {n}" for n in layers), *(f"biases {n}" for n in layers), "support"], release_and_score
 
 
 class Flat(StackedNetwork):
