@@ -10,7 +10,7 @@ from pipeline.trials.kinds import KINDS
 
 
 def check_delta(delta: float) -> None:
-    """Refuse a delta outside (0, 1)."""
+    """Refuse a delta that is not in (0, 1)."""
     if not 0 < delta < 1:
         raise ValueError(f"delta: must be > 0 and < 1, got {delta}")
 
@@ -29,7 +29,6 @@ class Epsilon:
     note: str = ""  # one line on the assumptions of the value
 
     def __post_init__(self) -> None:
-        """Refuse a value, kind or delta out of range, and an empty relation, sampler or conversion."""
         if not self.value >= 0:
             raise ValueError(f"value: must be >= 0 or infinity, got {self.value}")
         if self.kind not in KINDS:

@@ -84,7 +84,6 @@ class PrivacyEvent:
 
     @property
     def sampler_class(self) -> type[Sampler]:
-        """Return the class of the sampler."""
         return parts_of("sampler", Sampler)[self.sampler]
 
     @property
@@ -125,22 +124,20 @@ class PrivacyEvent:
 
     @property
     def mu(self) -> float | None:
-        """Return mu of the whole run, its noise set, if it is accounted for as one Gaussian mechanism; else None.
+        """Return mu of the run (noise set) where one Gaussian mechanism stands for it; None where losses are composed.
 
-        It is for shuffled batches, and for full batches (q = 1) that no grid of losses suits.
+        That is so for shuffled batches, and for full batches (q = 1) whose grid of losses would be too coarse or large.
         """
         mu = math.sqrt(self.participations) / self.z if self.z else math.inf
         if not self.sampler_class.amplified:
             return mu
-        # Full batches (q = 1) could use a privacy-loss distribution, too. If its grid would be too coarse or too large,
-        # they count as one Gaussian.
         is_too_large = mu > LARGEST_MU or self.steps > MOST_STEPS
         has_no_grid = is_too_large or sufficient_interval((self.steps, mu**2)) < curves.DISCRETIZATION
         return mu if self.q == 1 and has_no_grid else None
 
     @property
     def loss_count_and_variance(self) -> tuple[int, float]:
-        """Return (number of composed privacy-loss distributions, approximate variance of their sum); needs z > 0."""
+        """Return (number of composed loss distributions, variance of their sum, approximately); needs z > 0."""
         if self.mu is not None:
             return 1, self.mu**2
         return self.steps, self.steps * self.q**2 * math.expm1(1 / self.z**2)  # q^2 (e^(1/z^2) - 1) a step

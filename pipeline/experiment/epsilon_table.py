@@ -53,7 +53,6 @@ def statements(experiment: Experiment, by_epoch: bool = False) -> list[SettingEp
 
 
 def _statement(trials: Sequence[TrialConfig], experiment: Experiment, by_epoch: bool) -> SettingEpsilons:
-    """Return the statement on trials that differ only in their seed."""
     trial, noisy = trials[0], with_noise(trials[0])  # the first stands for all seeds
     mechanism = noisy.parts.mechanism
     noise = f"sigma = {noisy.sigma:.4g}" if mechanism.optical else "none"
