@@ -16,22 +16,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from pipeline import terminal
 from pipeline.experiment.experiment import Experiment, load_experiment, sliced
 from pipeline.experiment.yaml_text import parse_yaml
 from pipeline.sweep.target import find_experiment, with_past
-from pipeline.terminal import (
-    INTERRUPTED,
-    PORT,
-    Commands,
-    completion_script,
-    port_number,
-    quick_interrupt,
-    with_changes,
-    with_data,
-    with_private,
-    with_store,
-    with_target,
-)
 from pipeline.trials import knobs
 from pipeline.trials.config import ConfigError, settings
 from pipeline.trials.fields import UserError
@@ -49,7 +37,7 @@ REFUSED = 2
 WATCH_SECONDS = 5.0  # between two updates of `status --watch`
 
 
-@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=terminal.Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="photonic-dfa", message="photonic %(version)s")
 def photonic() -> None:
     """Sweeps for private training with direct feedback alignment."""
@@ -74,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     except KeyboardInterrupt:
         print("interrupted; run the same command again to go on", file=sys.stderr)
-        return INTERRUPTED
+        return terminal.INTERRUPTED
     except OSError as error:
         is_full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM)  # a disk, a quota, or memory
         if is_of_users(error) or (not is_full and error.filename is None):
@@ -124,9 +112,9 @@ def init(file: Path, csv: Path | None, label: str | None, **given: str | None) -
 
 
 @photonic.command()
-@with_target
-@with_changes
-@with_store
+@terminal.with_target
+@terminal.with_changes
+@terminal.with_store
 @click.option("--dry-run", is_flag=True, help="print an estimate, packs and resources, and end")
 @click.option("--json", "as_json", is_flag=True, help="with --dry-run: as JSON, with every trial, for scripts")
 @click.option("--workers", type=int, metavar="N", help="cores to use on this machine (default: all)")
@@ -139,8 +127,8 @@ def init(file: Path, csv: Path | None, label: str | None, **given: str | None) -
               "(default: resources.checkpoint_seconds, 30)")
 @click.option("--lost", is_flag=True, help="end trials with secret noise whose sealed result was named and cannot be "
               "found; they count, and are never trained again")
-@with_private
-@with_data
+@terminal.with_private
+@terminal.with_data
 def sweep(target: str, changes: tuple[str, ...], mlruns: Path, dry_run: bool, as_json: bool, workers: int | None,
           address: str | None, detach: bool, checkpoint_seconds: float | None, lost: bool, private: Path | None,
           data: Path | None) -> int:
@@ -173,7 +161,7 @@ def sweep(target: str, changes: tuple[str, ...], mlruns: Path, dry_run: bool, as
                           f"{found}")
     from pipeline.sweep.run import run_sweep
 
-    with quick_interrupt():
+    with terminal.quick_interrupt():
         return _code(run_sweep(experiment, root=mlruns, data_folder=data, address=address, workers=workers, lost=lost,
                                private=private))
 
@@ -188,7 +176,7 @@ def _reported(experiment: Experiment) -> Experiment:
 
 def _code(result: SweepResult, failed: int = 1) -> int:
     if result.remaining:
-        return INTERRUPTED
+        return terminal.INTERRUPTED
     return failed if result.failed or result.lost else 0
 
 
@@ -198,16 +186,16 @@ def run_job(order: Path) -> int:
     """Sweep what `photonic sweep --address http://host:8265` has sent: the command of the job on the head."""
     from pipeline.sweep.jobs import TRIAL_FAILED, sweep_as_sent
 
-    with quick_interrupt():
+    with terminal.quick_interrupt():
         return _code(sweep_as_sent(order), TRIAL_FAILED)
 
 
 @photonic.command()
 @click.argument("target", required=False, metavar="[FILE|NAME]", help="experiment file, or the name of a sweep in the "
                 "store (default: all experiments in the store, as far as it knows them)")
-@with_changes
-@with_store
-@with_private
+@terminal.with_changes
+@terminal.with_store
+@terminal.with_private
 @click.option("--watch", is_flag=True, help="look again every 5 s, as long as a sweep runs")
 @click.option("--json", "as_json", is_flag=True, help="as JSON, for scripts")
 def status(target: str | None, changes: tuple[str, ...], mlruns: Path, private: Path | None, watch: bool,
@@ -249,10 +237,10 @@ def status(target: str | None, changes: tuple[str, ...], mlruns: Path, private: 
 
 
 @photonic.command()
-@with_target
+@terminal.with_target
 @click.argument("other", required=False, metavar="[FILE|NAME]", help="another, to compare it with")
-@with_changes
-@with_store
+@terminal.with_changes
+@terminal.with_store
 @click.option("--mlruns-b", type=Path, metavar="DIR", help="folder of the tracking store of the second, for example of "
               "another commit's checkout")
 @click.option("--out", type=Path, metavar="DIR", help="folder to write (default: reports/<name> or "
@@ -355,9 +343,9 @@ def _print_lines(lines: Iterable[str]) -> int:
 
 
 @photonic.command()
-@with_target
-@with_changes
-@with_store
+@terminal.with_target
+@terminal.with_changes
+@terminal.with_store
 @click.option("--by-epoch", is_flag=True, help="every epsilon after every epoch, as a table")
 @click.option("--json", "as_json", is_flag=True, help="as JSON, for scripts")
 def account(target: str, changes: tuple[str, ...], mlruns: Path, by_epoch: bool, as_json: bool) -> int:
@@ -372,7 +360,7 @@ def account(target: str, changes: tuple[str, ...], mlruns: Path, by_epoch: bool,
 @photonic.command()
 @click.argument("target", metavar="FILE|RUN", help="experiment file, or the trial_key or MLflow run id of a tracked "
                 "trial, to which what is found is logged")
-@with_data
+@terminal.with_data
 @click.option("--trial", type=int, metavar="N", help="only the N-th, from 1, seeds apart (default: all)")
 @click.option("--steps", type=int, default=1, metavar="K", show_default=True,
               help="steps of training whose updates are attacked")
@@ -398,7 +386,7 @@ def audit(target: str, data: Path | None, trial: int | None, steps: int, mlruns:
 @click.argument("run", metavar="RUN", help="trial_key or MLflow run id of a trial that has ended")
 @click.argument("file", type=Path, required=False, metavar="[FILE]", help="its experiment file, if that has plugins "
                 "(your own network or data)")
-@with_store
+@terminal.with_store
 @click.option("--out", type=Path, metavar="DIR", help="folder to make (default: exports/RUN)")
 def export(run: str, file: Path | None, mlruns: Path, out: Path | None) -> int:
     """Write a trial to a new folder, for anybody with torch: network, classes, settings, metrics, epsilons."""
@@ -429,8 +417,9 @@ def fields(file: Path | None) -> int:
 
 
 @photonic.command()
-@with_store
-@click.option("--port", type=port_number, default=PORT, metavar="PORT", show_default=True, help="of the page")
+@terminal.with_store
+@click.option("--port", type=terminal.port_number, default=terminal.PORT, metavar="PORT", show_default=True,
+              help="of the page")
 @click.option("--host", default="127.0.0.1", metavar="HOST", help="interface to listen on (default: 127.0.0.1, which "
               "only this machine reaches; there is no log-in)")
 def ui(mlruns: Path, port: int, host: str) -> int:
@@ -447,7 +436,7 @@ def ui(mlruns: Path, port: int, host: str) -> int:
 @click.argument("shell", type=click.Choice(("bash", "zsh")))
 def completion(shell: str) -> int:
     """A script for a shell: source <(photonic completion bash)"""
-    return _print_lines([completion_script(photonic, shell)])
+    return _print_lines([terminal.completion_script(photonic, shell)])
 
 
 if __name__ == "__main__":

@@ -47,7 +47,7 @@ from pipeline.experiment.past import Past
 from pipeline.experiment.plan import Grid, Plan
 from pipeline.experiment.plugins import read_plugins
 from pipeline.experiment.preset import advice, read_preset
-from pipeline.experiment.results import Result, read_references
+from pipeline.experiment.results import Cited, read_references
 from pipeline.experiment.search import read_plan, read_search
 from pipeline.experiment.sections import Chosen, Shown
 from pipeline.experiment.yaml_text import Place, located, parse_yaml, placed
@@ -99,7 +99,7 @@ class Experiment:
     source: Path = Path("FILE")
     text: str = ""
     plugins: tuple[str, ...] = ()
-    references: tuple[Result, ...] = ()
+    references: tuple[Cited, ...] = ()
     unread: str = ""
     reuse: tuple[str, ...] = ()
     ignored: str = ""
@@ -128,6 +128,11 @@ class Experiment:
     def planned(self) -> int:
         """Return the number of trials; for a search the maximum."""
         return self.plan.planned
+
+    @property
+    def folder(self) -> Path:
+        """Return the folder of the file, where its plugins lie."""
+        return self.source.absolute().parent
 
     @functools.cached_property
     def varied(self) -> tuple[str, ...]:
@@ -219,7 +224,7 @@ def with_trials(experiment: Experiment, trials: Sequence[TrialConfig]) -> Experi
 
 
 def _experiment(top: Mapping[str, Any], path: Path, stored: bool) -> Experiment:
-    """Return the experiment that a parsed file describes, after all checks; of a `stored` text without some."""
+    """Return the experiment that a parsed file describes, checked; a `stored` text was checked when it was swept."""
     name = top.get("name", path.stem)
     check_name("name", name)
     plugins = read_plugins(top, path.parent, stored)

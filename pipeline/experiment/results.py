@@ -25,8 +25,8 @@ NUMBER = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?")
 
 
 @dataclass(frozen=True)
-class Result:
-    """One result of others: a row of a CSV file, or a reference that an experiment file lists.
+class Cited:
+    """One result of others, as it is cited: a row of a CSV file, or a reference that an experiment file lists.
 
     Attributes:
         dataset, method: data set and training method, in the source's words. A listed reference has no data set, as it
@@ -79,7 +79,7 @@ class Reference:
                    repr(value))
 
 
-def read_references(top: Mapping[str, Any], folder: Path) -> tuple[Result, ...]:
+def read_references(top: Mapping[str, Any], folder: Path) -> tuple[Cited, ...]:
     """Return the results that a file lists under `references`, or those of the CSV file in `folder` that it names."""
     entries = top.get("references", [])
     if isinstance(entries, str) and entries:
@@ -93,12 +93,12 @@ def read_references(top: Mapping[str, Any], folder: Path) -> tuple[Result, ...]:
         place = f"references[{index}]"
         with placed({f"references.{name}": f"{place}.{name}" for name in names}):  # of errors: references[2].delta
             listed = read_as(Reference, entry, place)
-        results.append(Result(dataset="", method=listed.source, epsilon=listed.epsilon, delta=listed.delta, relation="",
+        results.append(Cited(dataset="", method=listed.source, epsilon=listed.epsilon, delta=listed.delta, relation="",
                               seed=None, accuracy=listed.accuracy / 100, source=listed.source, place=place))
     return tuple(dict.fromkeys(results))
 
 
-def read_results(path: Path) -> tuple[Result, ...]:
+def read_results(path: Path) -> tuple[Cited, ...]:
     """Return the results of a CSV file with a column for each of `CELLS`, in any order.
 
     A file that is no table of results is refused (`ConfigError`). Rows count from 1, as in a spreadsheet.
@@ -122,7 +122,7 @@ def read_results(path: Path) -> tuple[Result, ...]:
     return check_seeds(_result(f"{path}, row {number}", names, row) for number, row in rows)
 
 
-def _result(place: str, names: Sequence[str], row: Sequence[str]) -> Result:
+def _result(place: str, names: Sequence[str], row: Sequence[str]) -> Cited:
     if len(row) != len(names):
         raise ConfigError(f"{place}: must have {len(names)} cells, one for each column, has {len(row)}")
     values = {}
@@ -132,13 +132,13 @@ def _result(place: str, names: Sequence[str], row: Sequence[str]) -> Result:
             values[name] = CELLS[name](text)
         except ValueError as error:
             raise ConfigError(f"{place}, column {name}: {error}, got {text!r}") from None
-    return Result(**values, place=place)
+    return Cited(**values, place=place)
 
 
-def check_seeds(results: Iterable[Result]) -> tuple[Result, ...]:
+def check_seeds(results: Iterable[Cited]) -> tuple[Cited, ...]:
     """Return the results; refuse a seed that a point has twice, and a result without a seed beside others."""
     results = tuple(results)
-    by_point: dict[tuple[object, ...], dict[int | None, Result]] = {}  # by seed
+    by_point: dict[tuple[object, ...], dict[int | None, Cited]] = {}  # by seed
     for result in results:
         by_seed = by_point.setdefault(result.point, {})
         seed_text = "none" if result.seed is None else str(result.seed)

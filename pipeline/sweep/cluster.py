@@ -33,7 +33,7 @@ from pipeline.sweep.worker import prepare_elsewhere
 from pipeline.trials.config import ConfigError
 from pipeline.trials.guard import one_line
 
-Result = TypeVar("Result")
+Answer = TypeVar("Answer")
 
 ADDRESSES = ("leave --address and RAY_ADDRESS out to start Ray on this machine, or name a cluster's, such as "
              "10.0.0.1:6379, which `ray start --head` prints")
@@ -63,7 +63,7 @@ def prepare_nodes(sweep: Sweep, local: bool, watch: Watch) -> None:
         if fitting and node_id != own_node:
             names[node_id] = called(node)
             tasks[node_id] = task_on(node_id, prepare_elsewhere, sweep.plugins, fitting, sweep.data_folder,
-                                      sweep.checkpoint_folder, sweep.private_log, sweep.digests)
+                                      sweep.checkpoints.folder, sweep.private_log, sweep.digests)
     for node_id, task in ended(tasks, watch):
         try:
             if task:
@@ -98,7 +98,7 @@ def sealed_elsewhere(folder: Path, watch: Watch) -> Iterator[tuple[list[SealedFi
         watch.say(f"node {node} could not be asked for sealed results ({reason}); going on without it")
 
 
-def _call_on(node_id: str, node: str, watch: Watch, function: Callable[..., Result], *arguments: Any) -> Result:
+def _call_on(node_id: str, node: str, watch: Watch, function: Callable[..., Answer], *arguments: Any) -> Answer:
     """Call a function on a node; raise what it raises there, or `ResourceError` if the node is lost."""
     ((_, task),) = ended({node_id: task_on(node_id, function, *arguments)}, watch)
     try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import time
@@ -53,11 +52,10 @@ def preview(experiment: Experiment, workers: int | None, root: Path | None = Pat
     None asks no store.
     """
     until = time.process_time() + CPU_SECONDS
-    experiment, runs = _begun(experiment, root) if root else (experiment, [])
+    experiment, runs, exhausted = _begun(experiment, root) if root else (experiment, [], "")
     done = set() if experiment.plan.asks else {*done_of(runs)} & {trial.trial_key for trial in experiment.trials}
     possible = [trial for trial in experiment.possible if trial.trial_key not in done]
     check_trials(experiment, possible, possible)
-    exhausted = _exhausted(experiment, runs, root) if root else ""
     experiment = with_trials(experiment, ()) if exhausted else _with_drawn_trials(experiment)
     new, others, taken_over = [trial for trial in experiment.trials if trial.trial_key not in done], {}, ""
     if experiment.reuse and root:
@@ -78,34 +76,31 @@ def preview(experiment: Experiment, workers: int | None, root: Path | None = Pat
     return DryRun(experiment, found, at_once, tuple(packs), len(done), taken_over, exhausted)
 
 
-def _begun(experiment: Experiment, root: Path) -> tuple[Experiment, list[TrackedRun]]:
-    """Return (experiment with its past, runs) of a sweep that has begun, whose budget must still admit trials."""
+def _begun(experiment: Experiment, root: Path) -> tuple[Experiment, list[TrackedRun], str]:
+    """Return (experiment with its past, runs, exhausted) from the store; a spent budget of the sweep is refused.
+
+    `exhausted` says why no further trial of a search fits its budget; empty if one fits.
+    """
     from pipeline.sweep.ledger import filter_of  # imported here: MLflow takes a second
     from pipeline.tracking.backend import NoStore
     from pipeline.tracking.reader import Reader
 
-    with contextlib.suppress(NoStore):
+    try:
         store = Reader(root=root)
-        store.find(experiment.name)
-        filter_of(experiment.plan, store)
-        if store.has_begun:
-            runs = store.runs()
-            return dataclasses.replace(experiment, past=store.past(experiment, runs)), runs
-    return experiment, []
+    except NoStore:
+        return experiment, [], ""
+    store.find(experiment.name)
+    filter_of(experiment.plan, store)
+    runs, exhausted = store.runs() if store.has_begun else [], ""
+    if store.has_begun:
+        experiment = dataclasses.replace(experiment, past=store.past(experiment, runs))
+    if runs and experiment.plan.asks and experiment.plan.budget:
+        from pipeline.sweep.rounds import Rounds  # imported here: Ray takes seconds
 
-
-def _exhausted(experiment: Experiment, runs: Sequence[TrackedRun], root: Path) -> str:
-    """Return why a search that has begun has no trial that fits its budget; empty if it has one, or no budget."""
-    if not runs or not isinstance(experiment.plan, Search) or not experiment.plan.budget:
-        return ""
-    from pipeline.sweep.rounds import Rounds  # imported here: Ray takes seconds
-    from pipeline.tracking.reader import Reader
-
-    store = Reader(root=root)
-    store.attach(experiment.name)
-    rounds = Rounds(experiment.plan, store)
-    rounds.next(runs)
-    return "" if rounds.trials else nothing_fits(len(rounds.suggestions), len(runs))
+        rounds = Rounds(experiment.plan, store)
+        rounds.next(runs)
+        exhausted = "" if rounds.trials else nothing_fits(len(rounds.suggestions), len(runs))
+    return experiment, runs, exhausted
 
 
 def _with_drawn_trials(experiment: Experiment) -> Experiment:

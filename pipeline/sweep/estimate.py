@@ -116,7 +116,7 @@ def _computed_once(pack: Pack, pace: Pace) -> dict[object, float]:
 
 def _paces(packs: Sequence[Pack], device: torch.device,
            until: float) -> tuple[dict[str, Pace], list[tuple[Pack, Pack]]]:
-    """Return the pace of each kind, and of each kind without time to be timed the timed one that it follows from.
+    """Return the pace of each kind; and for each kind that was not timed, the timed one from which its pace follows.
 
     Kinds with the most work are timed first.
     """
@@ -141,7 +141,7 @@ def _paces(packs: Sequence[Pack], device: torch.device,
 
 
 def _kind(pack: Pack) -> str:
-    """Return what decides the time of a pack's steps, as JSON: no number that is not whole does, unless it is 0."""
+    """Return the settings that decide how long a step takes, as JSON; of a decimal number only whether it is 0."""
     settings = {name: bool(value) if isinstance(value, float) else value
                 for name, value in pack.shared.canonical().items() if name not in ("seed", "epochs")}
     return json.dumps([len(pack.trials), pack.shared.layer_sizes, settings], default=str)
@@ -201,7 +201,12 @@ def _step_seconds(training: Training, n: int, device: torch.device) -> tuple[flo
     training.sampler.steps = 1
     batch = training.sampler.epoch()[0]
     batch = torch.where(batch == ABSENT, batch, batch % n)
-    drawing = _line(lambda steps: _drawing_seconds(training, steps, device), 1, 4, pack.shared.steps_per_epoch)
+
+    def draw(steps: int) -> float:
+        training.sampler.steps = steps
+        return _seconds(training.sampler.epoch, device)
+
+    drawing = _line(draw, 1, 4, pack.shared.steps_per_epoch)
     size = batch.shape[1]
     chunk = getattr(training.net, "chunk", 0)  # of a user's network
     if chunk:
@@ -224,13 +229,8 @@ def _step_seconds(training: Training, n: int, device: torch.device) -> tuple[flo
     return step + drawing / pack.shared.steps_per_epoch, measurement
 
 
-def _drawing_seconds(training: Training, steps: int, device: torch.device) -> float:
-    training.sampler.steps = steps
-    return _seconds(training.sampler.epoch, device)
-
-
 def _line(seconds: Callable[[int], float], small: int, large: int, size: int) -> float:
-    """Return the seconds of a size on the line through those of two others; in proportion to one if they are equal."""
+    """Extrapolate the seconds of a size on a line through two timed sizes; in proportion if these are equal."""
     of_large = seconds(large)
     slope = of_large / large
     if small < large:
@@ -247,7 +247,7 @@ def _now(device: torch.device) -> float:
 
 
 def _seconds(call: Callable[[], object], device: torch.device) -> float:
-    """Return the seconds of a call, the least of some: the first loads code, and others wait for other programs."""
+    """Return the least seconds of some calls: the first call loads code, and others may wait for other programs."""
     times: list[float] = []
     while len(times) < 2 or (sum(times) < CALL_SECONDS and len(times) < MOST_CALLS):
         began = _now(device)
@@ -257,7 +257,7 @@ def _seconds(call: Callable[[], object], device: torch.device) -> float:
 
 
 def _made_up(trial: TrialConfig, device: torch.device) -> Dataset:
-    """Return few random records with the shapes of the trial's data set, the same ones for training and test."""
+    """Return a few random records with the shapes of the trial's data set, the same for training and test."""
     spec, n, features = trial.parts.data.spec, N_RECORDS, trial.parts.features
     if trial.parts.network.own:
         is_alone = trial.parts.network.why_alone(trial)

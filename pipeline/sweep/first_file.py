@@ -191,7 +191,10 @@ def sets(answers: Answers) -> Sequence[Sequence[str]]:
 def fitting(path: Path, answers: Answers) -> tuple[Experiment, float]:
     """Return the experiment with the most algorithms that fits the time, else the fewest, and its estimated seconds."""
     def estimated(algorithms: Sequence[str]) -> tuple[Experiment, float]:
-        experiment = _parsed(path, answers, algorithms)
+        try:
+            experiment = parse_experiment(text(path, answers, algorithms), path)
+        except ConfigError as error:  # the message's place is in a file that does not exist
+            raise ConfigError(f"{str(error).rpartition(' (')[0]}; nothing was written, other answers may do") from None
         return experiment, preview(experiment, None, root=None).seconds
 
     *more, fewest = sets(answers)
@@ -201,13 +204,6 @@ def fitting(path: Path, answers: Answers) -> tuple[Experiment, float]:
     return estimated(fewest)
 
 
-def _parsed(path: Path, answers: Answers, algorithms: Sequence[str]) -> Experiment:
-    try:
-        return parse_experiment(text(path, answers, algorithms), path)
-    except ConfigError as error:  # the message's place is in a file that does not exist
-        raise ConfigError(f"{str(error).rpartition(' (')[0]}; nothing was written, other answers may do") from None
-
-
 def text(path: Path, answers: Answers, algorithms: Sequence[str]) -> str:
     """Return the text of an experiment file with comments."""
     default = Answers()
@@ -215,34 +211,22 @@ def text(path: Path, answers: Answers, algorithms: Sequence[str]) -> str:
     for name, value in dataclasses.asdict(answers).items():
         if value != getattr(default, name):
             words += [_option(name), as_option(value)]
-    target = parts_of("mechanism", Mechanism)[PRIVATE[answers.private]].target
-    lines = [
-        f"# Written by `{_command(words)}`.",
-        *([f"# {BETTER_FOR_LABELS}"] if answers.private == "labels" else []),
-        f"name: {as_yaml(path.stem)}",
-        f"description: {DATASETS[answers.dataset].label}, a first sweep of {', '.join(algorithms)}.",
-        f"preset: {RECOMMENDED}",
-        "base:",
-        f"  dataset: {answers.dataset}",
-        *([f"  features: {answers.features}"] if answers.features != default.features else []),
-        f"  mechanism: {PRIVATE[answers.private]}",
-        *(["  arithmetic: integer"] if target == "target_epsilon" else []),
-        "grid:",
-        f"  algorithm: [{', '.join(algorithms)}]",
-        *([f"  {target}: [{', '.join(f'{epsilon:.12g}' for epsilon in answers.epsilons)}]"] if target else []),
-        f"  seed: {{range: [0, {SEEDS}]}}",
+    private, target = PRIVATE[answers.private], parts_of("mechanism", Mechanism)[PRIVATE[answers.private]].target
+    lines = [  # each with a comment
+        (f"# Written by `{_command(words)}`.", ""),
+        *([(f"# {BETTER_FOR_LABELS}", "")] if answers.private == "labels" else []),
+        (f"name: {as_yaml(path.stem)}", ""),
+        (f"description: {DATASETS[answers.dataset].label}, a first sweep of {', '.join(algorithms)}.", ""),
+        (f"preset: {RECOMMENDED}", "sets what is left open below: batch, step size, clipping norm, ..."),
+        ("base:", ""),
+        (f"  dataset: {answers.dataset}", ""),
+        *([(f"  features: {answers.features}", "")] if answers.features != default.features else []),
+        (f"  mechanism: {private}", MEANING[answers.private]),
+        *([("  arithmetic: integer", "exact sums, which `noise: secure` needs")] if target == "target_epsilon" else []),
+        ("grid:", ""),
+        (f"  algorithm: [{', '.join(algorithms)}]", "; ".join(f"{name}: {WHO[name]}" for name in algorithms)),
+        *([(f"  {target}: [{as_option(answers.epsilons).replace(',', ', ')}]", COMMENTS[target])] if target else []),
+        (f"  seed: {{range: [0, {SEEDS}]}}", "three seeds, so that every mean has an interval"),
     ]
-    comments = {
-        "preset": "sets what is left open below: batch, step size, clipping norm, ...",
-        "  mechanism": MEANING[answers.private],
-        "  arithmetic": "exact sums, which `noise: secure` needs",
-        "  algorithm": "; ".join(f"{name}: {WHO[name]}" for name in algorithms),
-        f"  {target}": COMMENTS.get(target, ""),
-        "  seed": "three seeds, so that every mean has an interval",
-    }
-    width = max(len(line) for line in lines if line.partition(":")[0] in comments) + 2  # comments begin in one column
-    content = ""
-    for line in lines:
-        comment = comments.get(line.partition(":")[0])
-        content += f"{line:<{width}}# {comment}\n" if comment else f"{line}\n"
-    return content
+    width = max(len(line) for line, comment in lines if comment) + 2  # comments begin in one column
+    return "".join(f"{line:<{width}}# {comment}\n" if comment else f"{line}\n" for line, comment in lines)

@@ -48,7 +48,7 @@ from pipeline.trials.fields import refuse
 from pipeline.trials.guard import one_line
 from pipeline.trials.table import TableSpec
 
-Result = TypeVar("Result")
+Answer = TypeVar("Answer")
 
 ORDER = "order.json"  # the file of an `Order` in what is sent
 # The command of the job, for a shell: by the Python beside the head's `ray`, as the PATH may have another one first.
@@ -134,18 +134,14 @@ def _check(experiment: Experiment, workers: int | None) -> None:
         refuse(trial.feature_file and trial.feature_file not in text, "feature_file",
                "must be an absolute path, which every node has, as no data travels with a job", trial.feature_file)
     for name in {trial.dataset for trial in experiment.possible}:
-        if isinstance(spec := DATASETS[name].spec, TableSpec):
-            _check_table(name, spec, experiment)
-
-
-def _check_table(name: str, spec: TableSpec, experiment: Experiment) -> None:
-    folder = experiment.source.absolute().parent
-    declared = "".join((folder / plugin).read_text(encoding="utf-8") for plugin in experiment.plugins
-                       if plugin.endswith(".yaml"))
-    files = {"data_file": spec.file, **({"test.file": spec.test[1]} if spec.test[0] == "file" else {})}
-    for entry, path in files.items():
-        refuse(str(path) not in declared, entry, f"must be an absolute path in the declaration of {name}, which every "
-               "node has, as no data travels with a job", str(path))
+        if not isinstance(spec := DATASETS[name].spec, TableSpec):
+            continue
+        declared = "".join((experiment.folder / plugin).read_text(encoding="utf-8") for plugin in experiment.plugins
+                           if plugin.endswith(".yaml"))
+        files = {"data_file": spec.file, **({"test.file": spec.test[1]} if spec.test[0] == "file" else {})}
+        for entry, path in files.items():
+            refuse(str(path) not in declared, entry, f"must be an absolute path in the declaration of {name}, which "
+                   "every node has, as no data travels with a job", str(path))
 
 
 def _public_store() -> str:
@@ -165,7 +161,7 @@ def _copy_plugins(experiment: Experiment, folder: Path) -> None:
 
     An installed module is not copied: every node needs it installed.
     """
-    home = experiment.source.absolute().parent.resolve()
+    home = experiment.folder.resolve()
     files = {home / name for name in experiment.plugins if name.endswith(".yaml")}
     for module in list(sys.modules.values()) if experiment.plugins else ():
         path = Path(getattr(module, "__file__", None) or ".").resolve()
@@ -194,7 +190,7 @@ class Head:
         finally:
             os.environ.update(hidden)
 
-    def ask(self, question: Callable[[], Result]) -> Result:
+    def ask(self, question: Callable[[], Answer]) -> Answer:
         """Return the answer to a call of Ray's client; refuse none, or an error, in one line."""
         try:
             return _in_thread(question).result(ASK_SECONDS)
@@ -340,9 +336,9 @@ def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def _in_thread(function: Callable[[], Result]) -> Future[Result]:
+def _in_thread(function: Callable[[], Answer]) -> Future[Answer]:
     """Run a function that may block for ever in a thread that no exit waits for; return the future of its result."""
-    future: Future[Result] = Future()
+    future: Future[Answer] = Future()
 
     def run() -> None:
         try:

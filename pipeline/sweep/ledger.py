@@ -35,26 +35,23 @@ class Odometer:
     def read_again(self) -> None:
         """Count all releases of the store, and log epsilon."""
         if self._filter:
-            self._count(self._store.released())
-            self._log(self._filter)
+            self.add(self._store.released(), always=True)
 
-    def add(self, released: Iterable[Release]) -> None:
-        """Count releases that the store has now, some perhaps for a second time; log epsilon if there are new ones."""
-        if self._filter and self._count(released):
-            self._log(self._filter)
+    def add(self, released: Iterable[Release], always: bool = False) -> None:
+        """Count releases, some perhaps for a second time; log epsilon if there are new ones, or `always`.
 
-    def _count(self, released: Iterable[Release]) -> bool:
+        The step of epsilon is the number of released epochs.
+        """
+        if not self._filter:
+            return
         before = dict(self._released)
         for release in released:
             place = release.trial.trial_key, release.name
             self._released[place] = max(release, self._released.get(place, release), key=lambda each: each.epochs)
-        return self._released != before
-
-    def _log(self, filter: Filter) -> None:
-        """Log the epsilon spent so far; its step is the number of released epochs."""
-        released = list(self._released.values())
-        self._store.log_sweep({"epsilon/spent": filter.epsilon(filter.spent(released))}, {},
-                              step=sum(release.epochs for release in released))
+        if always or self._released != before:
+            known = list(self._released.values())
+            spent = self._filter.epsilon(self._filter.spent(known))
+            self._store.log_sweep({"epsilon/spent": spent}, {}, step=sum(release.epochs for release in known))
 
 
 def filter_of(plan: Plan, store: Reader) -> Filter | None:

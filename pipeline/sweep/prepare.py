@@ -1,15 +1,19 @@
-"""Prepare a sweep: find its missing trials in the store, and check them before anything expensive starts."""
+"""Prepare a sweep: find its missing trials in the store, and check them before anything expensive starts.
+
+`pipeline.sweep.run` calls it once. Everything that drives the sweep afterwards takes the `Sweep` from here.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from pipeline.experiment.experiment import Experiment
-from pipeline.experiment.past import NO_PAST
 from pipeline.experiment.prices import scope, without_amplification
+from pipeline.sweep.checkpoints import Checkpoints
 from pipeline.sweep.checks import changed_networks, check_trials
 from pipeline.sweep.clock import Clock
 from pipeline.sweep.ledger import elsewhere
@@ -22,11 +26,12 @@ from pipeline.tracking.artifacts import TrackedRun, done_of, waiting
 from pipeline.tracking.store import Store
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.naming import counted, run_name
+from pipeline.trials.packs import Pack
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """What the phases of a sweep share, prepared once: its trials, and the objects of its driver."""
+    """What the phases of a sweep share: its trials, and the objects of its driver."""
 
     experiment: Experiment
     store: Store
@@ -40,7 +45,8 @@ class Sweep:
     done: Mapping[str, str]  # trial_key -> status of trials that needed no more training at first
     result: SweepResult
     data_folder: Path | None  # on every node; None for each node's own
-    digests: Mapping[str, str]  # of feature files, by their public names
+    commit: str  # of this code
+    digests: Mapping[str, str] = field(default_factory=dict)  # of feature files, by their public names
     waits: bool = False  # whether trials were named whose result the store does not have
     elsewhere: Mapping[str, TrackedRun] = field(default_factory=dict)  # by trial_key: trained by a sweep of `reuse`
 
@@ -51,11 +57,12 @@ class Sweep:
 
     @property
     def plugins(self) -> Plugins:
-        return plugins_of(self.experiment)
+        return self.experiment.plugins, self.experiment.folder
 
     @property
-    def checkpoint_folder(self) -> Path:
-        return self.folder.checkpoints(self.experiment.name)
+    def checkpoints(self) -> Checkpoints:
+        name, seconds = self.experiment.name, self.experiment.resources.checkpoint_seconds
+        return Checkpoints(self.folder.checkpoints(name), seconds)
 
     @property
     def failure_log(self) -> Path:
@@ -66,32 +73,36 @@ class Sweep:
         """The file for errors that may tell of records."""
         return self.folder.path / "failures" / f"{self.experiment.name}.log"
 
+    def to_train(self, trials: Iterable[TrialConfig]) -> list[TrialConfig]:
+        """Return the trials that no sweep of `reuse` has trained."""
+        return [trial for trial in trials if trial.trial_key not in self.elsewhere]
 
-def plugins_of(experiment: Experiment) -> Plugins:
-    """Return the names of an experiment's plugins, and the folder of its file."""
-    return experiment.plugins, experiment.source.absolute().parent
+    def resumable(self) -> list[Pack]:
+        """Return the packs that resume from checkpoints; delete the checkpoints from which no trial resumes."""
+        rounds = self.rounds
+        return self.checkpoints.resumable(rounds.trials, rounds.done, self.progress.say, rounds.named)
 
 
 def prepare(experiment: Experiment, store: Store, clock: Clock, folder: PrivateFolder, *, data_folder: Path | None,
-            quiet: bool) -> Sweep:
+            quiet: bool, commit: str) -> Sweep:
     """Prepare the driver of a sweep once no other host runs it; the private folder is made if trials are missing."""
     lease = Lease(store, experiment.name, clock)
     lease.wait_until_free()
-    plan = experiment.plan
     progress = SweepProgress(quiet, functools.partial(run_name, also=experiment.varied))
     if store.find(experiment.name):
         progress.phase("reading the trials that the tracking store has")
     runs = store.runs() if store.has_begun else []
-    past = store.past(experiment, runs) if store.has_begun else NO_PAST
-    for line in past.lines(experiment.trials):
+    for line in store.past(experiment, runs).lines(experiment.trials) if store.has_begun else ():
         progress.say(line)
     # The store becomes patient only after its first answer, so that a wrong address fails at once.
     store.be_patient(experiment.resources.store_patience_seconds, progress.say)
     others = elsewhere(experiment, store)
-    rounds = Rounds(plan, store, elsewhere=others.values())
+    rounds = Rounds(experiment.plan, store, elsewhere=others.values())
     missing = rounds.next(runs)
-    to_train = [trial for trial in missing if trial.trial_key not in others]
-    result = SweepResult(plan.planned, skipped=rounds.n_done, passed_over=rounds.passed_over, others=len(runs))
+    result = SweepResult(experiment.planned, skipped=rounds.n_done, passed_over=rounds.passed_over, others=len(runs))
+    sweep = Sweep(experiment, store, lease, clock, progress, folder, rounds, missing, (), done_of(runs), result,
+                  data_folder, commit, elsewhere=others, waits=bool(waiting(runs)))
+    to_train = sweep.to_train(missing)
     progress.add(to_train, rounds.later, result.skipped + len(missing) - len(to_train))
     if rounds.gone:
         progress.say(f"{counted(len(rounds.gone), 'trial')} of this name with secret noise released a result and "
@@ -99,16 +110,17 @@ def prepare(experiment: Experiment, store: Store, clock: Clock, folder: PrivateF
                      "trained again; restore their runs")
     for line in store.relocate():
         progress.say(line)
-    changed = changed_networks((*runs, *others.values()), (*experiment.possible, *rounds.trials))
-    possible = plan.possible if plan.asks else to_train
-    digests: Mapping[str, str] = {}
-    if missing:
-        check_trials(experiment, to_train, possible)
-        folder.make(any(trial.hides_errors for trial in possible), store.artifact_folders())
-        digests = folder.feature_digests(possible)
-        lines = (*scope(experiment.name, plan, store.certified), *without_amplification(possible), *changed)
-        for line in lines:
-            progress.say(line)
-    return Sweep(experiment, store, lease, clock, progress, folder, rounds, missing=missing, possible=possible,
-                 done=done_of(runs), result=result, data_folder=data_folder, digests=digests, elsewhere=others,
-                 waits=bool(waiting(runs)))
+    sweep = dataclasses.replace(sweep, possible=experiment.possible if experiment.plan.asks else to_train)
+    return checked(sweep, to_train, runs) if missing else sweep
+
+
+def checked(sweep: Sweep, to_train: Sequence[TrialConfig], runs: Sequence[TrackedRun]) -> Sweep:
+    """Return the sweep once its trials are checked and its private folder is there; say what one should know first."""
+    check_trials(sweep.experiment, to_train, sweep.possible)
+    sweep.folder.make(any(trial.hides_errors for trial in sweep.possible), sweep.store.artifact_folders())
+    digests = sweep.folder.feature_digests(sweep.possible)
+    plan, own = sweep.experiment.plan, (*sweep.experiment.possible, *sweep.rounds.trials)
+    for line in (*scope(sweep.experiment.name, plan, sweep.store.certified), *without_amplification(sweep.possible),
+                 *changed_networks((*runs, *sweep.elsewhere.values()), own)):
+        sweep.progress.say(line)
+    return dataclasses.replace(sweep, digests=digests)

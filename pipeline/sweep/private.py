@@ -111,7 +111,12 @@ def write(path: Path, text: str, arrays: Mapping[str, np.ndarray]) -> None:
             os.replace(file.name, path)
         finally:
             Path(file.name).unlink(missing_ok=True)
-    _flush_folder(path.parent)
+    with contextlib.suppress(OSError):  # some systems flush no folder after a move
+        descriptor = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def read(path: Path) -> tuple[str, dict[str, np.ndarray]]:
@@ -143,16 +148,6 @@ def _checksum(text: str, arrays: Mapping[str, np.ndarray]) -> str:
         array = arrays[name]
         digest.update(f"{name} {array.dtype} {array.shape} ".encode() + array.tobytes())
     return digest.hexdigest()
-
-
-def _flush_folder(folder: Path) -> None:
-    """Flush a folder after a move, on systems that support it."""
-    with contextlib.suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 def packed(records: Sequence[EpochRecord]) -> tuple[list[dict[str, Any]], dict[str, np.ndarray]]:

@@ -19,7 +19,7 @@ from pipeline.experiment.search import nothing_fits
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.naming import computed_features, counted, duration, noise_setting, run_name
 from pipeline.trials.ranking import joined, leaders
-from pipeline.trials.records import ACCURACY, Computing, EpochRecord, Outcome
+from pipeline.trials.records import ACCURACY, Computing, EpochRecord
 
 LINE_SECONDS = 30.0  # least time between two lines of progress, where there is no terminal
 MOST_LIVE = 8  # trials and features with a line of their own on a terminal
@@ -158,7 +158,11 @@ class SweepProgress:
             best, algorithm = self._best.setdefault(self._latest_noise, {}), self._trials[key].algorithm
             best[algorithm] = max(accuracy, best.get(algorithm, accuracy))
         if record.outcome:
-            self._end(key, _result(record, record.outcome))
+            accuracies = [f"{split} {record.metrics[f'{split}/accuracy']:.1%}" for split in ("validation", "test")
+                          if f"{split}/accuracy" in record.metrics]
+            status = record.outcome.status
+            early = [] if status == "finished" else [f"{status} in epoch {record.epoch}"]
+            self._end(key, ", ".join([*early, *accuracies]))
         else:
             self._advance(self._trials[key], record.epoch, "" if accuracy is None else f"{accuracy:.1%}")
         self._tell()
@@ -233,12 +237,3 @@ class SweepProgress:
 def _text(field: str, column: Column | None = None) -> bars.TextColumn:
     return bars.TextColumn(f"{{task.fields[{field}]}}", markup=False,
                            table_column=column or Column(no_wrap=True))
-
-
-def _result(record: EpochRecord, outcome: Outcome) -> str:
-    """Return a trial's last accuracies as text, after its status and epoch if it ended early."""
-    parts = [f"{split} {record.metrics[f'{split}/accuracy']:.1%}" for split in ("validation", "test")
-             if f"{split}/accuracy" in record.metrics]
-    if outcome.status != "finished":
-        parts.insert(0, f"{outcome.status} in epoch {record.epoch}")
-    return ", ".join(parts)

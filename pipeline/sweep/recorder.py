@@ -29,11 +29,14 @@ Lines 1 to 4 and 10 are kept by `pipeline.sweep.run`, lines 11 and 12 by `pipeli
 from __future__ import annotations
 
 import contextlib
+import platform
 import traceback
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from importlib.metadata import version
 
 from pipeline.accounting import account, privacy_tags
 from pipeline.accounting.certified import calibrated
+from pipeline.experiment.plugins import LOADED
 from pipeline.sweep.checks import NOT_RECORDED
 from pipeline.sweep.ledger import Odometer
 from pipeline.sweep.prepare import Sweep
@@ -59,10 +62,11 @@ class Recorder:
     end, which is written at once.
     """
 
-    def __init__(self, sweep: Sweep, odometer: Odometer, tags: Mapping[str, str]) -> None:  # tags: of every trial
-        self._sweep, self._odometer, self._tags = sweep, odometer, tags
+    def __init__(self, sweep: Sweep, odometer: Odometer) -> None:
+        self._sweep, self._odometer = sweep, odometer
         self._store, self._progress, self._result = sweep.store, sweep.progress, sweep.result
-        self._round: Sequence[TrialConfig] = ()
+        self._versions = ", ".join([f"python {platform.python_version()}",
+                                    *(f"{name} {version(name)}" for name in ("torch", "ray", "mlflow"))])
         self._named: dict[Pack, Sealed] = {}  # packs whose sealed result may be sent
         self._started: set[str] = set()
         self._ended = {*sweep.done, *sweep.result.failed}  # trial_keys; later records of these trials are ignored
@@ -70,7 +74,7 @@ class Recorder:
 
     def of(self, sweep: Sweep) -> Recorder:
         """Return a recorder of the same store for another view of the sweep; both know which trials have ended."""
-        other = Recorder(sweep, self._odometer, self._tags)
+        other = Recorder(sweep, self._odometer)
         other._ended = self._ended
         return other
 
@@ -85,14 +89,10 @@ class Recorder:
 
     def _public_tags(self, trial: TrialConfig) -> dict[str, str]:
         """Return a trial's tags; digests of plugins, which may contain records, only if its metrics are plain."""
+        is_plain, plugins = trial.disclosure == "plain", self._sweep.experiment.plugins
         colour = {RUN_COLOUR: COLOURS[name]} if (name := method(trial)) in COLOURS else {}
-        hidden = {} if trial.disclosure == "plain" else {
-            name: NOT_RECORDED for name in self._tags if name.startswith("plugin.")}
-        return {**self._tags, **hidden, **colour}
-
-    def begin_round(self, trials: Sequence[TrialConfig]) -> None:
-        """Note the trials of a round."""
-        self._round = trials
+        return {"git_commit": self._sweep.commit, "versions": self._versions,
+                **{f"plugin.{name}": LOADED[name] if is_plain else NOT_RECORDED for name in plugins}, **colour}
 
     def take_over(self, trials: Iterable[TrialConfig]) -> bool:
         """Take over the trials that a sweep of `reuse` has trained, each once; return whether there were any."""
@@ -105,11 +105,6 @@ class Recorder:
             self._odometer.read_again()
             self._progress.say(f"taken over, not trained again: {reused_text(taken.values())}")
         return bool(taken)
-
-    @property
-    def unfinished(self) -> list[TrialConfig]:
-        """Trials of the current round that have not ended."""
-        return self.left(self._round)
 
     def left(self, trials: Iterable[TrialConfig]) -> list[TrialConfig]:
         return [trial for trial in trials if trial.trial_key not in self._ended]
@@ -160,7 +155,7 @@ class Recorder:
         self._sweep.lease.require_own()
         for trial in left:
             if self._store.names(trial.trial_key) - {sealed.name}:
-                self.fail(Pack((trial,)), OTHER_NAME, "")
+                self.fail(Pack((trial,)), OTHER_NAME)
         if left and not self.left(left):
             return False
         self._named[pack] = sealed
@@ -177,7 +172,7 @@ class Recorder:
         except ValueError as error:  # a metric that cannot be stored
             reason, text = public_line(error), traceback.format_exc()
         if reason:
-            self._end(pack, f"{reason}; it was released and counts, and is trained no more", text, "lost")
+            self.fail(pack, f"{reason}; it was released and counts, and is trained no more", text, "lost")
             return
         for key in left:
             self._store.keep(key, [record for record in records if record.trial_key == key])
@@ -225,35 +220,30 @@ class Recorder:
                 self._result.diverged += record.outcome.status == "diverged"
             self._progress.record(record)
 
-    def fail(self, pack: Pack, reason: str, text: str) -> None:
-        """Mark a pack's trials that have not ended as failed, and log the traceback `text`."""
-        self._end(pack, reason, text, "failed")
-
     def died(self, pack: Pack, reason: str, text: str) -> None:
         """Mark a pack's trials that have not ended after its workers died, which with secret noise released nothing."""
         if pack in self._named:
             self.wait(pack, self._named[pack])
         elif pack.shared.secure:
-            self._end(pack, f"{reason}; nothing of it was released", text, "interrupted")
+            self.fail(pack, f"{reason}; nothing of it was released", text, "interrupted")
         else:
             self.fail(pack, reason, text)
 
     def wait(self, pack: Pack, sealed: Sealed) -> None:
         """Report that trials were named whose sealed result is not to be found: they count, and are not trained."""
         if any(self._store.names(key) - {sealed.name} for key in pack.trial_keys):
-            self.fail(pack, OTHER_NAME, "")
+            self.fail(pack, OTHER_NAME)
             return
         self.fail(pack, f"it counts, and nothing of it was shown: its sealed result {sealed.name}, which was named, is "
                   f"not to be found; it was in the private folder of {sealed.host}; with that folder the same command "
-                  "goes on, and with `--lost` it ends the trial", "")
+                  "goes on, and with `--lost` it ends the trial")
 
     def lose(self, pack: Pack, sealed: Sealed) -> None:
-        """End trials that were named, whose sealed result is not to be found: they count, and are never trained again.
-        """
-        self._end(pack, f"its sealed result {sealed.name}, which was named, was given up; it counts, and is trained no "
-                  "more", "", "lost")
+        """End trials that were named, whose sealed result is not to be found: they count, and are not trained again."""
+        self.fail(pack, f"its sealed result {sealed.name}, which was named, was given up; it counts, and is trained no "
+                  "more", status="lost")
 
-    def _end(self, pack: Pack, reason: str, text: str, status: str) -> None:
+    def fail(self, pack: Pack, reason: str, text: str = "", status: str = "failed") -> None:
         """End the pack's trials that have not ended without a result, in the store, the logs and the progress.
 
         `reason` may be public; the traceback `text` goes to the private log alone if errors may be private.

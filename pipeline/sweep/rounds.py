@@ -18,20 +18,8 @@ from ray import tune
 from pipeline.experiment.plan import Plan
 from pipeline.experiment.search import Domain, Search
 from pipeline.sweep.ledger import filter_of, unlike
-from pipeline.tracking.artifacts import (
-    ASKED_BY_SCORES,
-    BUDGET,
-    BY_SCORES,
-    DONE,
-    ENDED,
-    Suggestion,
-    TrackedRun,
-    config_of,
-    done_of,
-    names_of,
-    recorded_noise,
-    started,
-)
+from pipeline.tracking import artifacts
+from pipeline.tracking.artifacts import DONE, ENDED, Suggestion, TrackedRun, config_of, done_of, names_of
 from pipeline.tracking.reader import Reader
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.records import Release
@@ -131,7 +119,7 @@ class Rounds:
     @property
     def trials(self) -> tuple[TrialConfig, ...]:
         """Trials that were allowed to start, each once; those that have begun with the noise that their runs record."""
-        return tuple(map(self._as_recorded, started(self.suggestions)))
+        return tuple(map(self._as_recorded, artifacts.started(self.suggestions)))
 
     def _as_recorded(self, trial: TrialConfig) -> TrialConfig:
         """Return a trial with the noise that its run records, here or where it is taken over from, if it has one."""
@@ -149,7 +137,6 @@ class Rounds:
 
     @property
     def n_done(self) -> int:
-        """Number of trials that need no more training."""
         return sum(trial.trial_key in self.done for trial in self.trials)
 
     @property
@@ -162,11 +149,11 @@ class Rounds:
         """Tags of the sweep: its budget with the order of its filter, and what scores choose or ask for."""
         plan, tags = self._plan, {}
         if not plan.publishes_all:
-            before = self._store.tags().get(BY_SCORES, plan.rule) if self._store.has_begun else plan.rule
-            tags[BY_SCORES] = plan.rule if before in (plan.rule, "true") else "several"
+            before = self._store.tags().get(artifacts.BY_SCORES, plan.rule) if self._store.has_begun else plan.rule
+            tags[artifacts.BY_SCORES] = plan.rule if before in (plan.rule, "true") else "several"
         if plan.by_scores:
-            tags[ASKED_BY_SCORES] = "true"
-        return tags | ({BUDGET: json.dumps(self.filter.initial_state)} if self.filter else {})
+            tags[artifacts.ASKED_BY_SCORES] = "true"
+        return tags | ({artifacts.BUDGET: json.dumps(self.filter.initial_state)} if self.filter else {})
 
     def note(self, runs: Collection[TrackedRun]) -> None:
         """Note the runs that the store has now."""
@@ -175,7 +162,7 @@ class Rounds:
         self.named = self.gone | {run.trial_key for run in runs if names_of(run.tags)}
         self.done = {**dict.fromkeys(self.gone, "deleted"), **done_of(runs)}
         if self._noise is None:
-            self._noise = {run.trial_key: recorded_noise(run) for run in (*self._elsewhere, *runs)}
+            self._noise = {run.trial_key: artifacts.recorded_noise(run) for run in (*self._elsewhere, *runs)}
 
     def next(self, runs: Collection[TrackedRun]) -> list[TrialConfig]:
         """Return the trials to train: the last round's that are not done, else the next round's; none at the end."""
@@ -185,23 +172,20 @@ class Rounds:
             if missing or not self._asking or not self.later:
                 return missing
             search, searcher = self._asking
-            self._report_scores(search, searcher)
+            for number in range(self._reported, len(self.suggestions)):
+                suggestion = self.suggestions[number]
+                run = self._runs.get(suggestion.trial.trial_key) if suggestion.started else None
+                searcher.tell(number, run.metrics.get(search.metric) if run and run.status in DONE else None)
+            self._reported = len(self.suggestions)
             self._suggest_round(search, searcher)
-
-    def _report_scores(self, search: Search, searcher: Searcher) -> None:
-        """Report the last round's scores to the searcher, if it does not have them; None without a score."""
-        for number in range(self._reported, len(self.suggestions)):
-            suggestion = self.suggestions[number]
-            run = self._runs.get(suggestion.trial.trial_key) if suggestion.started else None
-            searcher.tell(number, run.metrics.get(search.metric) if run and run.status in DONE else None)
-        self._reported = len(self.suggestions)
 
     def _suggest_round(self, search: Search, searcher: Searcher) -> None:
         """Add the next round's suggestions; a trial may start if all epochs of all trials so far fit the budget."""
         planned = self._reserved() if self.filter else []
         for _ in range(min(search.round_size, self.later)):
             trial = search.trial(searcher.ask())
-            starts = not self._passed_over(trial)
+            number = len(self.suggestions)  # an earlier run may have passed over this one
+            starts = not (number < len(self._before) and self._before[number] == (trial.trial_key, False))
             if self.filter and starts and trial.trial_key not in self.done:  # done trials cost nothing more
                 with_it = [*planned, self._whole(trial)]
                 starts = self.filter.admits(with_it)
@@ -224,10 +208,4 @@ class Rounds:
         return self.filter.admits([*self._reserved(), *map(self._whole, trials)])
 
     def _whole(self, trial: TrialConfig) -> Release:
-        """Return all that a trial may release."""
         return Release(self._as_recorded(trial), trial.epochs)
-
-    def _passed_over(self, trial: TrialConfig) -> bool:
-        """Whether an earlier run passed over this trial, the search's next suggestion."""
-        number = len(self.suggestions)  # place of the next suggestion
-        return number < len(self._before) and self._before[number] == (trial.trial_key, False)

@@ -10,18 +10,15 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import platform
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
-from importlib.metadata import version
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from pipeline.accounting.certified import calibrated_noise
 from pipeline.experiment.experiment import Experiment
-from pipeline.experiment.plugins import LOADED, load_plugins
+from pipeline.experiment.plugins import load_plugins
 from pipeline.package import ROOT
-from pipeline.sweep.checkpoints import Checkpoints
 from pipeline.sweep.checks import ResourceError, check_resources, check_trials, slots
 from pipeline.sweep.clock import SECONDS, Clock
 from pipeline.sweep.cluster import (
@@ -37,7 +34,7 @@ from pipeline.sweep.ledger import Odometer
 from pipeline.sweep.lock import Lease, SweepRunning, sweeping
 from pipeline.sweep.nodes import Watch
 from pipeline.sweep.outcome import closed, contents, shared_view
-from pipeline.sweep.prepare import Sweep, plugins_of, prepare
+from pipeline.sweep.prepare import Sweep, prepare
 from pipeline.sweep.private import PrivateFolder
 from pipeline.sweep.progress import SweepResult
 from pipeline.sweep.recorder import Recorder
@@ -100,57 +97,79 @@ def run_sweep(experiment: Experiment, *, root: Path = Path("mlruns"), tracking_u
         (4, 4, 0)
     """
     begin = time.monotonic()
-    load_plugins(*plugins_of(experiment))  # plugins define trials
+    load_plugins(experiment.plugins, experiment.folder)  # plugins define trials
     check_used(experiment.possible)
     address = read_address(address)
     if is_of_jobs(address):
         raise ConfigError("address", "must be auto or host:port, as `photonic sweep` alone hands sweeps over as jobs",
                           f"'{address}'")
-    clock = Clock({**SECONDS, "idle": idle_seconds})
-    root = Path(root).absolute()
+    root, local = Path(root).absolute(), address == "local"
     store = Store(tracking_uri, root)
     with sweeping(root, experiment.name, store.driver):
-        sweep = prepare(experiment, store, clock, PrivateFolder(root, private), data_folder=data_folder, quiet=quiet)
-        local, files = address == "local", found(sweep.checkpoint_folder)
-        checkpoints = Checkpoints(sweep.checkpoint_folder, experiment.resources.checkpoint_seconds)
-        if files or sweep.waits or any(trial.trial_key in sweep.elsewhere for trial in sweep.missing):
-            with recorded(sweep, commit := commit or git_commit()):
-                recorder = recorder_of(sweep, commit)
-                settle_files(sweep, recorder, files)
-                if local:
-                    settle_runs(sweep, recorder, lost)
-                missing = left_to_train(sweep, recorder, recorder.left(sweep.missing) or next_round(sweep))
-                if not missing:
-                    remove_stale(checkpoints, sweep)
-            sweep = dataclasses.replace(sweep, missing=missing, done=done_of(sweep.lease.runs()))
+        sweep = prepare(experiment, store, Clock({**SECONDS, "idle": idle_seconds}), PrivateFolder(root, private),
+                        data_folder=data_folder, quiet=quiet, commit=commit or git_commit())
+        sweep = settled(sweep, local, lost)
         if sweep.missing:
             with sweep.progress, running_ray(sweep, address, workers, lambda: prepare_here(sweep, trainer)) as watch:
-                trainer = prepare_cluster(sweep, checkpoints, trainer, local, watch)
-                sweep.lease.require_as_found(sweep.done)
-                # After Ctrl-C, `result.remaining` tells the caller.
-                with contextlib.suppress(KeyboardInterrupt), recorded(sweep, commit := commit or git_commit()):
-                    recorder = recorder_of(sweep, commit)
-                    if not local:
-                        is_secure = any(trial.secure for trial in sweep.possible)
-                        for files, call in sealed_elsewhere(sweep.checkpoint_folder, watch) if is_secure else ():
-                            settle_files(sweep, recorder, files, call)
-                        settle_runs(sweep, recorder, lost)
-                    missing = left_to_train(sweep, recorder, recorder.left(sweep.missing) or next_round(sweep))
-                    train_rounds(sweep, missing, recorder, trainer, checkpoints, watch)
-        elif experiment.plan.asks and store.is_open:
+                train(sweep, prepare_cluster(sweep, trainer, local, watch), local, lost, watch)
+        elif sweep.experiment.plan.asks and store.is_open:
             store.log_suggestions(sweep.rounds.suggestions)  # an earlier driver may have died before this
     sweep.result.wall_seconds = time.monotonic() - begin
     sweep.progress.say(sweep.result.summary(sweep.failure_log))
     return sweep.result
 
 
-def recorder_of(sweep: Sweep, commit: str) -> Recorder:
-    """Return the writer of a sweep's trials."""
-    return Recorder(sweep, Odometer(sweep.store, sweep.rounds.filter), trial_tags(sweep.experiment, commit))
+def settled(sweep: Sweep, local: bool, lost: bool) -> Sweep:
+    """Settle, before Ray is started, what earlier drivers left on this host; return the sweep with what is missing.
+
+    A cluster's other nodes may have more, so that runs are settled here only without one (`local`).
+    """
+    files = found(sweep.checkpoints.folder)
+    if not (files or sweep.waits or len(sweep.to_train(sweep.missing)) < len(sweep.missing)):
+        return sweep
+    with recorded(sweep) as recorder:
+        settle_files(sweep, recorder, files)
+        if local:
+            settle_runs(sweep, recorder, lost)
+        missing = left_to_train(sweep, recorder)
+        if not missing:
+            sweep.resumable()  # deletes the checkpoints of what has ended
+    return dataclasses.replace(sweep, missing=missing, done=done_of(sweep.lease.runs()))
 
 
-def left_to_train(sweep: Sweep, recorder: Recorder, missing: Sequence[TrialConfig]) -> list[TrialConfig]:
+def train(sweep: Sweep, trainer: Trainer, local: bool, lost: bool, watch: Watch) -> None:
+    """Settle what is left on the nodes of a cluster, and train and record all missing trials; until Ctrl-C."""
+    sweep.lease.require_as_found(sweep.done)
+    # After Ctrl-C, `result.remaining` tells the caller.
+    with contextlib.suppress(KeyboardInterrupt), recorded(sweep) as recorder:
+        if not local:
+            is_secure = any(trial.secure for trial in sweep.possible)
+            for files, call in sealed_elsewhere(sweep.checkpoints.folder, watch) if is_secure else ():
+                settle_files(sweep, recorder, files, call)
+            settle_runs(sweep, recorder, lost)
+        with afterwards(sweep.lease, recorder.write_all):
+            train_rounds(sweep, recorder, trainer, watch)
+            sweep.resumable()
+
+
+def train_rounds(sweep: Sweep, recorder: Recorder, trainer: Trainer, watch: Watch) -> None:
+    """Train and record the missing trials, round by round, until no trial is missing."""
+    resources = sweep.experiment.resources
+    at_once = slots(resources, cluster_resources())
+    while missing := left_to_train(sweep, recorder):
+        sweep.lease.require_own()
+        # With the noise that targets need, so that no worker calibrates it.
+        packs = [Pack(tuple(trial.with_recorded_noise(calibrated_noise(trial)) for trial in pack.trials))
+                 for pack in plan(missing, resources, at_once, sweep.resumable())]
+        sweep.progress.training(missing, len(packs), at_once)
+        fit(Driver(sweep, packs, recorder, watch), at_once, trainer)
+        sweep.lease.require_own()
+        recorder.write_all()
+
+
+def left_to_train(sweep: Sweep, recorder: Recorder) -> list[TrialConfig]:
     """Take over missing trials, and those of the rounds that then follow; return the missing trials to train."""
+    missing = recorder.left(sweep.missing) or next_round(sweep)
     while recorder.take_over(missing):
         missing = next_round(sweep)
     return recorder.not_deleted(missing)
@@ -165,11 +184,10 @@ def prepare_here(sweep: Sweep, trainer: Trainer | None) -> None:
     """Prepare this machine before Ray starts; a trainer of the caller has its own data."""
     say_data_sets(sweep)
     if trainer is None:
-        prepare_node(sweep.possible, sweep.data_folder, sweep.checkpoint_folder, sweep.private_log, sweep.digests)
+        prepare_node(sweep.possible, sweep.data_folder, sweep.checkpoints.folder, sweep.private_log, sweep.digests)
 
 
-def prepare_cluster(sweep: Sweep, checkpoints: Checkpoints, trainer: Trainer | None, local: bool, watch: Watch
-                    ) -> Trainer:  # local: without a cluster, so that `prepare_here` has prepared this machine
+def prepare_cluster(sweep: Sweep, trainer: Trainer | None, local: bool, watch: Watch) -> Trainer:
     """Check and prepare all nodes; return the trainer of packs, by default `train_pack`."""
     resources = sweep.experiment.resources
     nodes = node_resources()
@@ -177,37 +195,13 @@ def prepare_cluster(sweep: Sweep, checkpoints: Checkpoints, trainer: Trainer | N
     if (n_gpus := int(sum(node.get("GPU", 0) for node in nodes))) and not resources.gpu:
         sweep.progress.say(f"{counted(n_gpus, 'GPU')} of the nodes train nothing: `resources: {{gpu: 1}}` in the file "
                            "gives each pack one, a fraction lets packs share one")
-    if not local:
+    if not local:  # without a cluster, `prepare_here` has prepared this machine
         say_data_sets(sweep)
     if trainer:
         return trainer
     prepare_nodes(sweep, local, watch)
     return functools.partial(train_pack, device="cuda" if resources.gpu else "cpu", threads=max(1, int(resources.cpu)),
-                             data_folder=sweep.data_folder, checkpoints=checkpoints, digests=sweep.digests)
-
-
-def train_rounds(sweep: Sweep, missing: Sequence[TrialConfig], recorder: Recorder, trainer: Trainer,
-                 checkpoints: Checkpoints, watch: Watch) -> None:
-    """Train and record the missing trials, round by round, until no trial is missing or Ctrl-C."""
-    rounds, lease, progress, resources = sweep.rounds, sweep.lease, sweep.progress, sweep.experiment.resources
-    packs_at_once = slots(resources, cluster_resources())
-    with afterwards(lease, recorder.write_all):
-        while missing:
-            lease.require_own()
-            recorder.begin_round(missing)
-            resumed = checkpoints.resumable(rounds.trials, rounds.done, progress.say, rounds.named)
-            packs = [with_calibrated_noise(pack) for pack in plan(missing, resources, packs_at_once, resumed)]
-            progress.training(missing, len(packs), packs_at_once)
-            fit(Driver(sweep, packs, recorder, watch), packs_at_once, trainer)
-            lease.require_own()
-            recorder.write_all()
-            missing = left_to_train(sweep, recorder, next_round(sweep))
-        remove_stale(checkpoints, sweep)
-
-
-def remove_stale(checkpoints: Checkpoints, sweep: Sweep) -> None:
-    """Remove the checkpoints that no trial resumes from."""
-    checkpoints.resumable(sweep.rounds.trials, sweep.rounds.done, sweep.progress.say, sweep.rounds.named)
+                             data_folder=sweep.data_folder, checkpoints=sweep.checkpoints, digests=sweep.digests)
 
 
 def next_round(sweep: Sweep) -> list[TrialConfig]:
@@ -223,24 +217,19 @@ def next_round(sweep: Sweep) -> list[TrialConfig]:
     if sweep.experiment.plan.asks:
         check_trials(sweep.experiment, missing)
         sweep.store.log_suggestions(rounds.suggestions)
-        to_train = [trial for trial in missing if trial.trial_key not in sweep.elsewhere]
+        to_train = sweep.to_train(missing)
         sweep.progress.add(to_train, rounds.later, len(missing) - len(to_train))
     return missing
 
 
-def with_calibrated_noise(pack: Pack) -> Pack:
-    """Return the pack with the noise that targets need, so that no worker calibrates it."""
-    return Pack(tuple(trial.with_recorded_noise(calibrated_noise(trial)) for trial in pack.trials))
-
-
 @contextlib.contextmanager
-def recorded(sweep: Sweep, commit: str) -> Iterator[None]:
-    """Open the sweep's parent run for the context, and close it with the sweep's status."""
+def recorded(sweep: Sweep) -> Iterator[Recorder]:
+    """Open the sweep's parent run for the context, with a writer of its trials; close it with the sweep's status."""
     experiment, store, rounds = sweep.experiment, sweep.store, sweep.rounds
     status = "FAILED"
     tags = {**contents(experiment.possible), **shared_view(experiment.possible, experiment.varied), **rounds.tags}
     store.open_sweep(experiment.name, experiment.description, params={"trials": experiment.planned},
-                     tags={"git_commit": commit}, contents=tags)
+                     tags={"git_commit": sweep.commit}, contents=tags)
     if experiment.public_text:
         store.log_experiment(experiment.public_text)
     if experiment.plan.asks:
@@ -254,7 +243,7 @@ def recorded(sweep: Sweep, commit: str) -> Iterator[None]:
     with afterwards(sweep.lease, close):
         try:
             sweep.lease.confirm()
-            yield
+            yield Recorder(sweep, Odometer(store, rounds.filter))
             if sweep.result.remaining:
                 status = "KILLED"
             elif not sweep.result.failed:
@@ -288,19 +277,10 @@ def afterwards(lease: Lease, write: Callable[[], object]) -> Iterator[None]:
     end()
 
 
-def trial_tags(experiment: Experiment, commit: str) -> dict[str, str]:
-    """Return the tags of every trial: its code, the installed versions, and its plugins."""
-    names = ("torch", "ray", "mlflow")
-    versions = ", ".join([f"python {platform.python_version()}", *(f"{name} {version(name)}" for name in names)])
-    return {"git_commit": commit, "versions": versions,
-            **{f"plugin.{name}": LOADED[name] for name in experiment.plugins}}
-
-
 def git_commit() -> str:
     """Return the commit of this code, with `-dirty` if files have changed; `unknown` outside a repository."""
     command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     try:
-        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True,
-                              check=True).stdout.strip()
+        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return "unknown"

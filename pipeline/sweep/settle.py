@@ -10,13 +10,12 @@ import dataclasses
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from pipeline.sweep.checkpoints import Checkpoints
 from pipeline.sweep.prepare import Sweep
 from pipeline.sweep.private import UnusableFile
 from pipeline.sweep.progress import SweepProgress, SweepResult
 from pipeline.sweep.recorder import Recorder
 from pipeline.sweep.sealed import SealedFile, remove, unseal
-from pipeline.tracking.artifacts import NAMED, TrackedRun, config_of, names_of, waiting
+from pipeline.tracking.artifacts import NAMED, config_of, names_of, waiting
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.packs import Pack
 from pipeline.trials.records import Result, Sealed
@@ -48,11 +47,11 @@ def settle_files(sweep: Sweep, recorder: Recorder, files: Iterable[SealedFile], 
             sweep.progress.say(f"{file} was removed, and nothing of it is released now: another draw of its trials "
                                "was, or may have been, or the budget does not cover it")
         call(remove, file.path)
-        Checkpoints(sweep.checkpoint_folder, 0.0).remove(pack)
+        sweep.checkpoints.remove(pack)
 
 
 def _releasable(sweep: Sweep, pack: Pack, name: str) -> list[TrialConfig]:
-    """Return the trials of a pack without another name, if they have this one or a budget covers them."""
+    """Return the trials of a pack that may be released under a name: they have it, or none and a budget covers them."""
     names = {trial: sweep.store.names(trial.trial_key) for trial in pack.trials}
     new = [trial for trial in pack.trials if not names[trial]]
     covered = new if sweep.rounds.admits(new) else []
@@ -74,19 +73,14 @@ def _release(writer: Recorder, pack: Pack, file: SealedFile, call: Call) -> bool
 def settle_runs(sweep: Sweep, recorder: Recorder, lost: bool) -> None:
     """Derive results that were kept with their runs; let other named trials of the file wait, or end them if `lost`."""
     for run in waiting(sweep.lease.runs()):
-        pack, sealed = Pack((config_of(run),)), _sealed(run)
+        pack, (name, *_) = Pack((config_of(run),)), names_of(run.tags)
+        sealed = Sealed(name, run.tags[f"{NAMED}{name}"].rpartition(" ")[2])  # the tag ends with the host
         if records := sweep.store.kept(run):
             writer = _writer(sweep, recorder, pack)
             writer.start(pack)
             writer.release(pack, Result(records))
         elif run.trial_key in sweep.trial_keys:
             (recorder.lose if lost else recorder.wait)(pack, sealed)
-
-
-def _sealed(run: TrackedRun) -> Sealed:
-    """Return the first name of a run, and the host that its tag has."""
-    name, *_ = names_of(run.tags)
-    return Sealed(name, run.tags[f"{NAMED}{name}"].rpartition(" ")[2])
 
 
 def _give_up(sweep: Sweep, file: SealedFile, call: Call) -> None:

@@ -50,7 +50,7 @@ def fit(driver: Driver, at_once: int, trainer: Trainer) -> None:
 
     trainable = tune.with_resources(
         tune.with_parameters(PackTrainable, packs=packs, trainer=trainer, plugins=sweep.plugins,
-                             code=program(sweep.plugins), announces=driver.ray_of != "sweep"), of_pack)
+                             code=program(sweep.plugins), announces=driver.watch.ray_of != "sweep"), of_pack)
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # the recorder reports failures, once
     sweep.folder.ray.mkdir(parents=True, exist_ok=True)
     order = PackOrder(at_once, driver)
@@ -166,7 +166,7 @@ class Driver(tune.Callback):
     """Handles Ray Tune's events in the driver: passes the workers' records to the recorder, and watches the time."""
 
     def __init__(self, sweep: Sweep, packs: Sequence[Pack], recorder: Recorder, watch: Watch) -> None:
-        self.sweep, self.packs, self._recorder, self._watch = sweep, packs, recorder, watch  # packs: by Tune's number
+        self.sweep, self.packs, self._recorder, self.watch = sweep, packs, recorder, watch  # packs: by Tune's number
         self._workers: dict[str, Working] = {}  # that train, by the id of the trial of Tune
         self.error: Exception | None = None
         self.controller: Any = None  # Tune's; set by `PackOrder`
@@ -176,13 +176,8 @@ class Driver(tune.Callback):
         # Tune pickles its callbacks for `Tuner.restore`, which is unused here; a store cannot be pickled.
         return tune.Callback, ()
 
-    @property
-    def ray_of(self) -> str:
-        """Whose Ray it is, as `Watch.ray_of`."""
-        return self._watch.ray_of
-
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        self._watch.note_result(trial.trial_id)
+        self.watch.note_result(trial.trial_id)
         self._workers.pop(trial.trial_id, None)  # of an earlier start
         with self._writing():
             self._recorder.start(self._pack(trial))
@@ -190,7 +185,7 @@ class Driver(tune.Callback):
     def on_trial_result(self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any],
                         **info: Any) -> None:
         """Pass a worker's records to the recorder, its error if training failed, and its features to the progress."""
-        self._watch.note_result(trial.trial_id, result["time_this_iter_s"])
+        self.watch.note_result(trial.trial_id, result["time_this_iter_s"])
         item = result.pop("item")  # otherwise Tune would keep and snapshot the weights in it
         if isinstance(item, Working):
             self._workers[trial.trial_id] = item
@@ -239,10 +234,11 @@ class Driver(tune.Callback):
         """Write due records, check the cluster's resources, and kill workers whose results were lost."""
         with self._writing():
             self._recorder.write_due()
-            live = {trial.trial_id: trial for trial in self._live()}
+            # A few hundred trials of Tune at most, whatever the number of packs.
+            live = {trial.trial_id: trial for trial in self.controller.get_live_trials()} if self.controller else {}
             self._check_resources([trial.status for trial in live.values()])
-            for lost in self._watch.overdue(key for key, trial in live.items() if trial.status == "RUNNING"):
-                self._watch.note_result(lost)
+            for lost in self.watch.overdue(key for key, trial in live.items() if trial.status == "RUNNING"):
+                self.watch.note_result(lost)
                 self._kill(lost)
 
     def _check_resources(self, statuses: Sequence[str]) -> None:
@@ -254,8 +250,9 @@ class Driver(tune.Callback):
         has_waited = clock.is_due("idle")
         if not (has_waited or clock.is_due("warning")):
             return
+        trials = [trial for pack in self.packs for trial in pack.trials]
         try:
-            check_resources(self._recorder.unfinished, self.sweep.experiment.resources, node_resources())
+            check_resources(self._recorder.left(trials), self.sweep.experiment.resources, node_resources())
         except ResourceError as error:
             if has_waited:
                 raise
@@ -278,14 +275,10 @@ class Driver(tune.Callback):
 
         Any other Ray ends them when this process leaves it.
         """
-        if self.controller and self.ray_of == "caller":
+        if self.controller and self.watch.ray_of == "caller":
             for trial_id in list(self._workers):
                 self._kill(trial_id)
             self.controller.cleanup()
-
-    def _live(self) -> Sequence[Any]:
-        """Return the trials of Tune that have not ended: a few hundred at most, whatever the number of packs."""
-        return list(self.controller.get_live_trials()) if self.controller else []
 
     def _pack(self, trial: Any) -> Pack:
         return self.packs[trial.config["pack"]]

@@ -89,7 +89,6 @@ def prepare_node(trials: Sequence[TrialConfig], data_folder: Path | None, checkp
 
 
 def _uncomputed(name: str, line: str) -> UserError:
-    """Return the error on features that cannot be computed, from what was raised."""
     return UserError(f"features: '{name}' cannot be computed ({line})")
 
 

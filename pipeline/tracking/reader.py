@@ -21,42 +21,9 @@ from safetensors.numpy import load
 from pipeline.experiment.experiment import Experiment, with_trials
 from pipeline.experiment.past import NO_PAST, Past
 from pipeline.experiment.search import Search
-from pipeline.tracking.artifacts import (
-    ASKED_BY_SCORES,
-    BUDGET,
-    BY_SCORES,
-    DONE,
-    EXPERIMENT,
-    FORMAT,
-    PRESENT_FORMAT,
-    RELEASED,
-    REUSED,
-    REUSED_FROM,
-    SUGGESTIONS,
-    WEIGHTS,
-    Suggestion,
-    TrackedRun,
-    config_of,
-    decisions_of,
-    done_of,
-    has_released,
-    names_of,
-    releases_of,
-    started,
-    suggestions_of,
-    total_costs,
-    tracked,
-)
-from pipeline.tracking.backend import (
-    Client,
-    NoStore,
-    OtherFormat,
-    TrackingError,
-    check_store,
-    connect,
-    redacted,
-    reporting_errors,
-)
+from pipeline.tracking import artifacts, backend
+from pipeline.tracking.artifacts import DONE, REUSED, REUSED_FROM, TrackedRun, config_of, names_of, tracked
+from pipeline.tracking.backend import Client, NoStore, OtherFormat, TrackingError, connect, reporting_errors
 from pipeline.tracking.database import database, is_set_up
 from pipeline.tracking.files import Files
 from pipeline.trials.config import ConfigError
@@ -86,7 +53,7 @@ class Reader:
     def __init__(self, uri: str | None = None, root: Path = Path("mlruns")) -> None:
         self.root = Path(root).absolute()
         self.uri = uri or os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{self.root / 'mlflow.db'}"
-        check_store(self.uri)
+        backend.check_store(self.uri)
         self.place = f"{socket.gethostname()}:{self.root}"  # of this reader or writer
         self._database = database(self.uri)  # None for a server
         self._experiment_id: str | None = None  # of the open sweep
@@ -107,7 +74,7 @@ class Reader:
         with reporting_errors(self.uri):
             if self._database is not None and not is_set_up(self._database):
                 state = "is empty" if self._database.exists() else "does not exist"
-                raise NoStore(f"tracking store {redacted(self.uri)}: {state} (run the sweep first)")
+                raise NoStore(f"tracking store {backend.redacted(self.uri)}: {state} (run the sweep first)")
         return connect(self.uri, lock=None)  # without a lock, nothing is created
 
     def artifact_folders(self) -> list[Path]:
@@ -139,9 +106,10 @@ class Reader:
         A sweep that another version began is refused (`OtherFormat`), also if its runs lie in MLflow's trash.
         """
         experiment_id = self._client.find_experiment(name)
-        if experiment_id is None or self._client.get_experiment(experiment_id).tags.get(FORMAT) == PRESENT_FORMAT:
-            return experiment_id
-        if any(self._client.search([experiment_id], PARENTS, deleted=True)):
+        if experiment_id is None:
+            return None
+        has_format = self._client.get_experiment(experiment_id).tags.get(artifacts.FORMAT) == artifacts.PRESENT_FORMAT
+        if not has_format and any(self._client.search([experiment_id], PARENTS, deleted=True)):
             raise OtherFormat(f"sweep '{name}': another version of this software began it, and its trials have other "
                               "keys; give the experiment another name, or use another store")
         return experiment_id
@@ -183,15 +151,15 @@ class Reader:
 
     def kept_experiment(self) -> str:
         """Return the text of the open sweep's experiment file; empty where none was kept, as of random stopping."""
-        return self._text(EXPERIMENT)
+        return self._text(artifacts.EXPERIMENT)
 
-    def suggestions(self) -> list[Suggestion]:
+    def suggestions(self) -> list[artifacts.Suggestion]:
         """Return all suggestions of the open sweep's search so far, in order."""
-        return suggestions_of(self._text(SUGGESTIONS) or "[]")
+        return artifacts.suggestions_of(self._text(artifacts.SUGGESTIONS) or "[]")
 
     def decisions(self) -> list[tuple[str, bool]]:
         """Return (trial_key, whether it was allowed to start) of the open sweep's suggestions, in order."""
-        return decisions_of(self._text(SUGGESTIONS) or "[]")
+        return artifacts.decisions_of(self._text(artifacts.SUGGESTIONS) or "[]")
 
     @property
     def is_open(self) -> bool:
@@ -215,7 +183,7 @@ class Reader:
         """
         plan = experiment.plan
         if isinstance(plan, Search):
-            experiment = with_trials(experiment, list(filter(plan.asks_for, started(self.suggestions()))))
+            experiment = with_trials(experiment, list(filter(plan.asks_for, artifacts.started(self.suggestions()))))
         return replace(experiment, past=self.past(experiment, self.runs() if runs is None else runs))
 
     def past(self, experiment: Experiment | None, runs: Sequence[TrackedRun]) -> Past:
@@ -225,10 +193,10 @@ class Reader:
         """
         in_file = self._in_file(experiment, runs) if experiment else {run.trial_key for run in runs
                                                                       if run.status in DONE}
-        published = [*filter(has_released, runs), *self._trash()]
+        published = [*filter(artifacts.has_released, runs), *self._trash()]
         others = [run for run in published if run.trial_key not in in_file]
         tags = self.tags()
-        rule, by_scores = tags.get(BY_SCORES, ""), ASKED_BY_SCORES in tags
+        rule, by_scores = tags.get(artifacts.BY_SCORES, ""), artifacts.ASKED_BY_SCORES in tags
         stopping = experiment.plan.rule if experiment else ""  # empty unless the file has random stopping
         lost = [run for run in runs if run.status == "lost" and run.trial_key in in_file]
         twice = _named_twice(run for run in published if run.trial_key in in_file)
@@ -240,7 +208,7 @@ class Reader:
         keys, other_keys = ({run.trial_key for run in some} for some in (published, others))
         past = Past(in_file=len(keys - other_keys), others=len(other_keys), by_scores=by_scores)
         try:
-            releases = [release for run in others for release in releases_of(run)]
+            releases = [release for run in others for release in artifacts.releases_of(run)]
             releases += [Release(trial := config_of(run), trial.epochs, name=name) for run, name in twice]
             return past._replace(releases=tuple(releases), lost=tuple(map(config_of, lost)))
         except ConfigError as error:
@@ -259,7 +227,7 @@ class Reader:
     def _trash(self) -> Iterator[TrackedRun]:
         """Yield the deleted runs of the open sweep that have released something, oldest first."""
         for run in self._client.search([self.experiment_id], "", deleted=True, live=False):
-            if "trial_key" in run.data.tags and has_released(found := tracked(run)):
+            if "trial_key" in run.data.tags and artifacts.has_released(found := tracked(run)):
                 yield found
 
     def tags(self) -> dict[str, str]:
@@ -268,7 +236,7 @@ class Reader:
 
     def budget(self) -> list[float] | None:
         """Return the open sweep's budget as it began (`accounting.budget.Filter.initial_state`); None without one."""
-        text = self.tags().get(BUDGET)
+        text = self.tags().get(artifacts.BUDGET)
         return json.loads(text) if text else None
 
     def released(self) -> list[Release]:
@@ -279,7 +247,7 @@ class Reader:
         releases: list[Release] = []
         for mlflow_run in self._client.search([self.experiment_id], "", deleted=True) if self.has_begun else ():
             if "trial_key" in mlflow_run.data.tags:
-                releases += releases_of(tracked(mlflow_run), mlflow_run.info.lifecycle_stage == "deleted")
+                releases += artifacts.releases_of(tracked(mlflow_run), mlflow_run.info.lifecycle_stage == "deleted")
         return releases
 
     def names(self, trial_key: str) -> set[str]:
@@ -294,7 +262,7 @@ class Reader:
 
     def kept(self, run: TrackedRun) -> list[EpochRecord]:
         """Return the records of a trial with secret noise that were kept with its run; none before, or if damaged."""
-        content, weights = self._files.read(run.run_id, RELEASED), self._files.read(run.run_id, WEIGHTS)
+        content, weights = (self._files.read(run.run_id, name) for name in (artifacts.RELEASED, artifacts.WEIGHTS))
         try:
             arrays = load(weights or b"")
             return [EpochRecord.from_entry(entry, arrays) for entry in json.loads(content or "[]")]
@@ -308,7 +276,7 @@ class Reader:
         that sweeps share by `reuse` counts once: in one with a budget, which covers it, else where it was trained.
         """
         experiments = {experiment.experiment_id: experiment for experiment in self._client.search_experiments()}
-        budgets = {each: entry.tags.get(BUDGET) for each, entry in experiments.items()}  # JSON: [epsilon, delta, ...]
+        budgets = {each: entry.tags.get(artifacts.BUDGET) for each, entry in experiments.items()}  # as `budget`, JSON
         found = self._client.search(list(experiments), f"params.dataset = '{dataset}'", deleted=True)
         runs: dict[str, list[TrackedRun]] = {}  # of certified trials (`true` or `simulated`), by id of the experiment
         for run in _each_once(found, budgets):
@@ -316,7 +284,7 @@ class Reader:
             if tags.get("privacy.certified", "false") != "false" and tags.get("privacy.relation") == relation:
                 runs.setdefault(run.info.experiment_id, []).append(tracked(run))
         return {experiments[where].name: tuple(json.loads(budget)[:2]) if (budget := budgets[where])
-                else total_costs(its_runs) for where, its_runs in runs.items()}
+                else artifacts.total_costs(its_runs) for where, its_runs in runs.items()}
 
     def _text(self, name: str) -> str:
         return (self._files.read(self._parent(), name) or b"").decode("utf-8")
@@ -327,19 +295,15 @@ class Reader:
 
     def _followed(self, runs: Sequence[TrackedRun]) -> list[TrackedRun]:
         """Return the runs, each complete pointer (`REUSED`) replaced by its run; as failed if that was deleted."""
-        targets = self._with_ids([run.tags[REUSED] for run in runs if REUSED in run.tags])
-        return [_pointed_to(run, targets.get(run.tags[REUSED])) if REUSED in run.tags and run.status in DONE else run
-                for run in runs]
-
-    def _with_ids(self, run_ids: Sequence[str]) -> dict[str, TrackedRun]:
-        """Return the runs of the store with these MLflow ids, by id; none of deleted runs."""
+        run_ids = [run.tags[REUSED] for run in runs if REUSED in run.tags]
         experiments = self._experiments() if run_ids else []
-        targets: dict[str, TrackedRun] = {}
+        targets: dict[str, TrackedRun] = {}  # by MLflow's id; none of deleted runs
         for first in range(0, len(run_ids), MOST_IDS):
             ids = ", ".join(f"'{run_id}'" for run_id in run_ids[first:first + MOST_IDS])
             found = self._client.search(experiments, f"attributes.run_id IN ({ids})")
             targets |= {run.info.run_id: tracked(run) for run in found}
-        return targets
+        return [_pointed_to(run, targets.get(run.tags[REUSED])) if REUSED in run.tags and run.status in DONE else run
+                for run in runs]
 
     def _experiments(self) -> list[str]:
         return [experiment.experiment_id for experiment in self._client.search_experiments()]
@@ -361,7 +325,7 @@ class Reader:
 
     def weights(self, run: TrackedRun) -> dict[str, np.ndarray]:
         """Return the final weights of a trial, by name; errors as in `artifact`."""
-        return load(self.artifact(run, WEIGHTS))
+        return load(self.artifact(run, artifacts.WEIGHTS))
 
     def artifact(self, run: TrackedRun, name: str) -> bytes:
         """Return the content of a trial's artifact. The trial must have ended, and have the file (`TrackingError`)."""
@@ -382,7 +346,7 @@ class Reader:
 
     def done(self) -> dict[str, str]:
         """Return trial_key -> status of trials that need no more training (finished or diverged)."""
-        return done_of(self.runs())
+        return artifacts.done_of(self.runs())
 
     def history(self, run_id: str, key: str) -> list[tuple[int, float]]:
         """Return (epoch, value) of one metric, by epoch; the later value if an epoch was trained twice."""

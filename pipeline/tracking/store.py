@@ -23,36 +23,9 @@ from typing import Any
 from filelock import FileLock
 
 from pipeline.package import JOB
-from pipeline.tracking.artifacts import (
-    AS_JOB,
-    DONE,
-    ENDED,
-    EXPERIMENT,
-    FORMAT,
-    NAMED,
-    PRESENT_FORMAT,
-    RELEASED,
-    REUSED,
-    STATUSES,
-    SUGGESTIONS,
-    Suggestion,
-    TrackedRun,
-    is_setting,
-    param_text,
-    suggestions_text,
-    tracked,
-    write_artifacts,
-)
-from pipeline.tracking.backend import (
-    MAX_TAG_LENGTH,
-    Client,
-    TrackingError,
-    check_artifacts,
-    connect,
-    ignoring_error,
-    origin,
-    reporting_errors,
-)
+from pipeline.tracking import artifacts, backend
+from pipeline.tracking.artifacts import DONE, NAMED, RELEASED, REUSED, STATUSES, TrackedRun, tracked, write_artifacts
+from pipeline.tracking.backend import Client, TrackingError, connect, ignoring_error, origin, reporting_errors
 from pipeline.tracking.database import is_set_up
 from pipeline.tracking.files import OwnFiles
 from pipeline.tracking.memory import Listing, Started
@@ -62,7 +35,7 @@ from pipeline.tracking.ui import SETTING, runs_address
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.disclosure import check_metrics
 from pipeline.trials.naming import short_name, to_ascii
-from pipeline.trials.records import CLOCK, DESCRIPTION, EpochRecord, Outcome, Sealed
+from pipeline.trials.records import CLOCK, DESCRIPTION, EpochRecord, Sealed
 
 _NOTE = "mlflow.note.content"  # the tag that MLflow's page shows as the description of a run or an experiment
 _KIND = {"mlflow.experimentKind": "custom_model_development"}  # some versions of MLflow's page use it; 3.17 does not
@@ -99,7 +72,7 @@ class Store(Reader):
         super().__init__(uri, root)
         self._files: OwnFiles = OwnFiles(self._client, self.shared)
         # This writer's name: a tag of runs that it starts or resumes.
-        job = f"{AS_JOB}{os.environ[JOB]}" if JOB in os.environ else ""
+        job = f"{artifacts.AS_JOB}{os.environ[JOB]}" if JOB in os.environ else ""
         self.driver = f"{uuid.uuid4().hex}{job}@{self.place}"
         self._started: dict[str, Started] = {}  # by trial_key
         self._listing = Listing(self.root)
@@ -137,7 +110,7 @@ class Store(Reader):
         """
         with self._locked():
             self._experiment_id = self._find_experiment(name) or self._create_experiment(name)
-            check_artifacts(self.uri, self._client.get_experiment(self._experiment_id).artifact_location)
+            backend.check_artifacts(self.uri, self._client.get_experiment(self._experiment_id).artifact_location)
             parent = next(self._parents(), None) or self._create_parent(name)
             self._parent_id = parent.info.run_id
         new_params, latest_tags = _changes(parent.data, params or {})
@@ -162,7 +135,7 @@ class Store(Reader):
         return created
 
     def _create_parent(self, name: str) -> Any:
-        self._client.set_experiment_tag(self.experiment_id, FORMAT, PRESENT_FORMAT)
+        self._client.set_experiment_tag(self.experiment_id, artifacts.FORMAT, artifacts.PRESENT_FORMAT)
         self._client.create_run(self.experiment_id, run_name=name, tags={"sweep": name, **origin()})
         parent, *others = self._parents()  # several processes may create one at once; all keep the first
         for run in others:
@@ -186,7 +159,8 @@ class Store(Reader):
         link = f"[All trials, the best first]({runs_address(self, page='.')})."
 
         def note(text: str) -> str:
-            return "\n\n".join([f"{link} {to_ascii(headline)}".strip(), to_ascii(text)]).strip()[:MAX_TAG_LENGTH]
+            whole = "\n\n".join([f"{link} {to_ascii(headline)}".strip(), to_ascii(text)])
+            return whole.strip()[:backend.MAX_TAG_LENGTH]
 
         self._client.set_tag(self._parent(), _NOTE, note(_PARENT_NOTE.format(description=description)))
         self._client.set_experiment_tag(self.experiment_id, _NOTE, note(description))
@@ -219,7 +193,8 @@ class Store(Reader):
                   for epoch, value in self.history(run_id, metric)}
         started = Started(config, run, logged, set(run.data.params))
         # A resumed run may lack params: its process may have ended between creating the run and this line.
-        params = started.new_params({setting: param_text(value) for setting, value in config.canonical().items()})
+        settings = {name: artifacts.param_text(value) for name, value in config.canonical().items()}
+        params = started.new_params(settings)
         changed_tags = {tag: text for tag, text in tags.items() if run.data.tags.get(tag) != text}
         self._client.write(run_id, params=params, tags=changed_tags)
         if not run.data.params:  # a new run
@@ -276,7 +251,9 @@ class Store(Reader):
         self._client.write(self._run_id(key), points, params=started.new_params(_calibrated(tags)), tags=tags)
         started.logged.update(new)
         if outcome:
-            self._finish(key, outcome)
+            if not started.kept:
+                self._files.write(started.run, lambda folder: write_artifacts(folder, started.config, outcome))
+            self._end(key)
 
     def take_over(self, config: TrialConfig, other: TrackedRun, also: Sequence[str] = ()) -> None:
         """Add a trial's run that points to `other`, its run in another sweep, with params and last metrics of that."""
@@ -296,7 +273,7 @@ class Store(Reader):
         if REUSED in run.data.tags:
             self._client.delete_run(run_id)
             return None
-        if (status := tracked(run).status) in ENDED:
+        if (status := tracked(run).status) in artifacts.ENDED:
             raise TrackingError(f"trial {key} is {status} already, run {run_id}")
         if "failure" in run.data.tags:
             with ignoring_error("RESOURCE_DOES_NOT_EXIST"):  # deleted by a call with a lost answer
@@ -322,13 +299,6 @@ class Store(Reader):
         if record.outcome and record.outcome.status not in DONE:
             raise ValueError(f"status: must be one of {', '.join(DONE)}, got '{record.outcome.status}' "
                              f"(trial {record.trial_key})")
-
-    def _finish(self, key: str, outcome: Outcome) -> None:
-        """Store a trial's artifacts, unless `keep` has, and mark it as done."""
-        started = self._started[key]
-        if not started.kept:
-            self._files.write(started.run, lambda folder: write_artifacts(folder, started.config, outcome))
-        self._end(key)
 
     def _end(self, key: str) -> None:
         self._client.set_terminated(self._run_id(key), "FINISHED")
@@ -369,7 +339,7 @@ class Store(Reader):
         if trial_key not in self._started:
             raise TrackingError(f"trial {trial_key} was not started, and cannot fail")
         run_id = self._run_id(trial_key)
-        self._client.write(run_id, tags={"status": status, "failure": reason[-MAX_TAG_LENGTH:]})
+        self._client.write(run_id, tags={"status": status, "failure": reason[-backend.MAX_TAG_LENGTH:]})
         self._client.set_terminated(run_id, "FAILED")
 
     def close_sweep(self, status: str) -> list[TrackedRun]:
@@ -401,10 +371,10 @@ class Store(Reader):
         self._files.copy(self._parent(), files, f"report/{part}" if part else "report")
 
     def log_experiment(self, text: str) -> None:
-        self._files.write_text(self._parent(), EXPERIMENT, text)
+        self._files.write_text(self._parent(), artifacts.EXPERIMENT, text)
 
-    def log_suggestions(self, suggestions: Sequence[Suggestion]) -> None:
-        self._files.write_text(self._parent(), SUGGESTIONS, suggestions_text(suggestions))
+    def log_suggestions(self, suggestions: Sequence[artifacts.Suggestion]) -> None:
+        self._files.write_text(self._parent(), artifacts.SUGGESTIONS, artifacts.suggestions_text(suggestions))
 
     def log_sweep(self, metrics: Mapping[str, float], tags: Mapping[str, str], step: int = 0) -> None:
         """Write metrics and tags of the whole sweep to the parent run.
@@ -432,7 +402,7 @@ class Store(Reader):
 
 def _changes(parent: Any, params: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, str]]:
     """Return the params that a parent run lacks, and tags `latest.<param>` for those whose value has ever changed."""
-    texts = {param: param_text(value) for param, value in params.items()}
+    texts = {param: artifacts.param_text(value) for param, value in params.items()}
     return ({param: text for param, text in texts.items() if param not in parent.params},
             {f"latest.{param}": text for param, text in texts.items()
              if parent.params.get(param, text) != text or f"latest.{param}" in parent.tags})
@@ -440,7 +410,7 @@ def _changes(parent: Any, params: Mapping[str, Any]) -> tuple[dict[str, str], di
 
 def _calibrated(tags: Mapping[str, str]) -> dict[str, str]:
     """Return the params with calibrated noise, with six digits, from the tags that have it in full."""
-    return {name: f"{float(text):.6g}" for name, text in tags.items() if not is_setting(name)}
+    return {name: f"{float(text):.6g}" for name, text in tags.items() if not artifacts.is_setting(name)}
 
 
 def _require_finite(name: str, value: float, place: str) -> None:

@@ -19,7 +19,7 @@ from analysis.exhibits.frontier import figure as frontier_figure
 from analysis.exhibits.frontier import points as frontiers
 from analysis.runs import MixedTrials, ReportError, csv_of, frame_of, trials_of
 from pipeline.accounting.epsilon import Budget
-from pipeline.experiment.results import Result
+from pipeline.experiment.results import Cited
 from pipeline.trials.config import TrialConfig
 
 pytestmark = pytest.mark.usefixtures("only_svg")
@@ -247,7 +247,7 @@ def test_further_settings_are_lines_of_their_own(runs):
 
 def published(source, delta=1e-5):
     """A reference as an experiment file lists it."""
-    return Result("", source, 3.0, delta, "", None, 0.897, source)
+    return Cited("", source, 3.0, delta, "", None, 0.897, source)
 
 
 def test_published_results_are_marked_where_they_guarantee_the_same_and_said_as_printed(runs):

@@ -14,7 +14,7 @@ from stored import records, stored
 from analysis.report.report import write
 from pipeline.cli import main
 from pipeline.experiment.experiment import parse_experiment
-from pipeline.experiment.results import CELLS, Result, read_results
+from pipeline.experiment.results import CELLS, Cited, read_results
 from pipeline.tracking.store import Store
 from pipeline.trials.fields import ConfigError
 from pipeline.trials.kinds import KINDS
@@ -88,8 +88,8 @@ def test_columns_come_in_any_order_and_numbers_as_people_write_them(tmp_path):
     text = "\ufeff" + table(rows, tuple(reversed(CELLS))) + ",,,,,,,\r\n\r\n"
     (tmp_path / "a.csv").write_bytes(text.encode())
     assert read_results(tmp_path / "a.csv") == (
-        Result("digits", "CNN $x_1$", 2.0, 1e-5, "add/remove", 0, 0.8, "a b"),
-        Result("digits", "CNN $x_1$", 2.0, 1e-5, "add/remove", 1, 1.0, "Doe 2024, table 2"))
+        Cited("digits", "CNN $x_1$", 2.0, 1e-5, "add/remove", 0, 0.8, "a b"),
+        Cited("digits", "CNN $x_1$", 2.0, 1e-5, "add/remove", 1, 1.0, "Doe 2024, table 2"))
 
 
 @pytest.mark.parametrize(("name", "cell", "said"), [
@@ -201,7 +201,7 @@ def test_rows_that_contradict_those_of_another_file_are_refused(root, monkeypatc
 def test_references_that_a_file_lists_are_rows_without_data_set_and_seed(root):
     text = "{source: They 2021, epsilon: 3, delta: 1.0e-5, accuracy: 90}"
     result, = parse_experiment(f"{FILE}references: [{text}]", root / "e.yaml").references
-    assert result == Result("", "They 2021", 3, 1e-5, "", None, 0.9, "They 2021") and result.is_listed
+    assert result == Cited("", "They 2021", 3, 1e-5, "", None, 0.9, "They 2021") and result.is_listed
     twice = f"{text}, {text}, {text.replace('90', '91')}"
     references = parse_experiment(f"{FILE}references: [{twice}]", root / "e.yaml").references
     assert [reference.accuracy for reference in references] == [0.9, 0.91], "each is marked by itself, and once"

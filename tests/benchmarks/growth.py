@@ -138,8 +138,8 @@ def per_trial(uri: str, root: Path, experiment: Experiment, trials: list[TrialCo
     """Median CPU seconds of the driver for a trial, from its start to its end, in a store that has all others."""
     store = Store(uri, root)
     store.open_sweep(experiment.name)
-    sweep = prepare(experiment, store, Clock(), PrivateFolder(root), data_folder=None, quiet=True)
-    taking = Recorder(sweep, Odometer(store, None), {})
+    sweep = prepare(experiment, store, Clock(), PrivateFolder(root), data_folder=None, quiet=True, commit="0123abcd")
+    taking = Recorder(sweep, Odometer(store, None))
     taking.start(Pack((trials[0],)))  # lists the runs, once for a sweep
     spent = []
     for trial in trials[1:]:

@@ -25,10 +25,8 @@ from pipeline.experiment.experiment import load_experiment
 from pipeline.learning import rounded_gaussian
 from pipeline.sweep.checkpoints import Checkpoints
 from pipeline.sweep.clock import Clock
-from pipeline.sweep.ledger import Odometer
 from pipeline.sweep.prepare import prepare
 from pipeline.sweep.private import PrivateFolder
-from pipeline.sweep.recorder import Recorder
 from pipeline.sweep.run import recorded
 from pipeline.sweep.worker import _dataset, epochs, train_pack
 from pipeline.tracking.store import Store
@@ -65,11 +63,10 @@ def track(file: Path, root: Path) -> Store:
     With secret noise no worker is asked for more than its result: checkpoint and sealed file stay, to be searched.
     """
     experiment, store = load_experiment(file), Store(root=root)
-    sweep = prepare(experiment, store, Clock(), PrivateFolder(root), data_folder=None, quiet=True)
+    sweep = prepare(experiment, store, Clock(), PrivateFolder(root), data_folder=None, quiet=True, commit="0123abcd")
     trainer = functools.partial(train_pack, device="cpu", threads=1, data_folder=None,
                                 checkpoints=Checkpoints(root / "checkpoints", 0))
-    with recorded(sweep, "0123abcd"):
-        recorder = Recorder(sweep, Odometer(store, None), {})
+    with recorded(sweep) as recorder:
         for pack in plan(experiment.trials, experiment.resources, 1):
             recorder.start(pack)
             for sent in epochs(pack, trainer):

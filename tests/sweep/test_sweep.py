@@ -145,7 +145,7 @@ def test_on_a_cluster_this_node_is_asked_too(tmp_path, two_cores, monkeypatch):
     found = prepared(grid(("dfa",), 1), tmp_path)
     with Watch(others, print, found.clock) as watch:
         cluster.prepare_nodes(found, False, watch)
-    assert found.checkpoint_folder.is_dir()
+    assert found.checkpoints.folder.is_dir()
 
 
 @pytest.mark.slow
@@ -390,8 +390,7 @@ def idle(tmp_path, monkeypatch, said):
     trials = grid(("dfa",), 1)
     sweep = prepared(trials, tmp_path, clock=Clock(now=lambda: found.now),
                      lease=SimpleNamespace(beat=lambda nodes: None))
-    recorder = Recorder(sweep, Odometer(None, None), {})
-    recorder.begin_round(trials)
+    recorder = Recorder(sweep, Odometer(None, None))
     driver = tuning.Driver(sweep, [Pack(trials)], recorder, Watch(dict, print, sweep.clock))
     monkeypatch.setattr(tuning, "node_resources", lambda: found.there)
 
@@ -436,7 +435,7 @@ class Recording:
             start=lambda *a, **k: None, check=check, fail=lambda key, reason, tags: self.written.append(reason[:25]),
             log=lambda records: self.written.append([r.epoch for r in records]))
         self.sweep = prepared([trial], folder, store=store, clock=Clock(SECONDS, now=lambda: self.now))
-        self.taking = Recorder(self.sweep, Odometer(store, None), {})
+        self.taking = Recorder(self.sweep, Odometer(store, None))
         self.taking.start(self.pack)
 
     def hand_in(self, epoch, outcome=None, metrics=None):

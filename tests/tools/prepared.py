@@ -21,7 +21,7 @@ def prepared(trials: Sequence[TrialConfig], root: Path, **given: Any) -> Sweep:
     attributes = dict(
         experiment=experiment, store=None, lease=None, clock=Clock(), progress=SweepProgress(quiet=True),
         folder=PrivateFolder(root), rounds=None, missing=list(trials), possible=trials, done={},
-        result=SweepResult(len(trials)), data_folder=None, digests={})
+        result=SweepResult(len(trials)), data_folder=None, commit="unknown")
     sweep = Sweep(**{**attributes, **given})
     if isinstance(sweep.progress, SweepProgress):
         sweep.progress.add(trials)

@@ -21,7 +21,7 @@ from analysis.exhibits.metrics import METRICS
 from analysis.exhibits.table import Table
 from analysis.runs import DATASETS, NO_VALUE, common_value
 from analysis.text import n_seeds
-from pipeline.experiment.results import CELLS, Result
+from pipeline.experiment.results import CELLS, Cited
 
 KIND = "imported"
 SHOWN_BY = "frontier"  # the exhibit that marks them
@@ -44,7 +44,7 @@ class Series(NamedTuple):
     points: pd.DataFrame
 
 
-def points_of(results: Iterable[Result], frames: Sequence[pd.DataFrame], dataset: str) -> pd.DataFrame:
+def points_of(results: Iterable[Cited], frames: Sequence[pd.DataFrame], dataset: str) -> pd.DataFrame:
     """Return a row for each point of results of others, with the columns of a frontier's points and these:
 
         is_listed   whether an experiment file lists it
@@ -56,7 +56,7 @@ def points_of(results: Iterable[Result], frames: Sequence[pd.DataFrame], dataset
     There are none without certified points.
     """
     certified = certified_points(frames)
-    by_point: dict[tuple[object, ...], list[Result]] = {}
+    by_point: dict[tuple[object, ...], list[Cited]] = {}
     for result in results:
         by_point.setdefault(result.point, []).append(result)
     if certified is None or not by_point:
@@ -176,7 +176,7 @@ def notes(points: pd.DataFrame) -> list[str]:
     return sentences
 
 
-def as_csv(results: Sequence[Result]) -> str:
+def as_csv(results: Sequence[Cited]) -> str:
     """Return the results from files as the text of one such file; empty for none."""
     rows = [[getattr(result, name) for name in CELLS] for result in results if not result.is_listed]
     text = io.StringIO()
