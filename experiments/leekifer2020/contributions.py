@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from pipeline.experiment import load_experiment
+from pipeline.experiment.experiment import load_experiment
 from pipeline.learning.data import load
 from pipeline.learning.data.sampling import ABSENT
 from pipeline.learning.mechanisms import contribution_bound

@@ -218,7 +218,7 @@ def sliced(experiment: Experiment, where: Mapping[str, Any]) -> Experiment:
 
 
 def with_trials(experiment: Experiment, trials: Sequence[TrialConfig]) -> Experiment:
-    """Return an experiment with these trials, reported by what fits them; a search gets its trials so far."""
+    """Return an experiment with these trials, and every exhibit that fits them; a search gets its trials so far."""
     report = dataclasses.replace(experiment.report, exhibits=None)
     return dataclasses.replace(experiment, plan=experiment.plan.with_trials(trials), report=report)
 

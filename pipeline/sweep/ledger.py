@@ -82,7 +82,7 @@ def filter_of(plan: Plan, store: Reader) -> Filter | None:
 
 
 def unlike(plan: Plan, trial: TrialConfig) -> str:
-    """Return a setting that a trial must share with those of a plan with a budget, and does not; empty for none."""
+    """Return the first setting of `ALIKE` in which a trial differs from those of a plan; empty for none."""
     for name in ALIKE:
         if getattr(trial, name) not in {getattr(corner, name) for corner in plan.possible}:
             return name

@@ -68,7 +68,7 @@ def closed(store: Store, experiment: Experiment, status: str) -> None:
 
 
 def _selected(plan: Plan, past: Past) -> tuple[dict[str, float], dict[str, str]]:
-    """Return the selected epsilon, which a report logged before these trials were added, as metric and tags."""
+    """Return metric and tags of the selected epsilon anew: a report logged it before these trials were added."""
     compared = [*plan.trials, *past.trials]
     try:
         epsilon = epsilon_of_choice(plan, past, compared, plan.selection)

@@ -193,7 +193,7 @@ class Rounds:
             self.suggestions.append(Suggestion(trial, starts))
 
     def _reserved(self) -> list[Release]:
-        """Return what the sweep has released, and whole what every trial that has not ended may still release."""
+        """Return what is spent or reserved: all releases so far, and all epochs of every trial that has not ended."""
         # Also of earlier commands. A run without params is of a driver that died before it had written them.
         begun = [config_of(run) for run in self._runs.values() if run.params and run.status not in ENDED]
         open_ = [trial for trial in (*begun, *self.trials) if trial.trial_key not in self.done]

@@ -251,9 +251,7 @@ class Store(Reader):
         self._client.write(self._run_id(key), points, params=started.new_params(_calibrated(tags)), tags=tags)
         started.logged.update(new)
         if outcome:
-            if not started.kept:
-                self._files.write(started.run, lambda folder: write_artifacts(folder, started.config, outcome))
-            self._end(key)
+            self._finish(key, outcome)
 
     def take_over(self, config: TrialConfig, other: TrackedRun, also: Sequence[str] = ()) -> None:
         """Add a trial's run that points to `other`, its run in another sweep, with params and last metrics of that."""
@@ -299,6 +297,13 @@ class Store(Reader):
         if record.outcome and record.outcome.status not in DONE:
             raise ValueError(f"status: must be one of {', '.join(DONE)}, got '{record.outcome.status}' "
                              f"(trial {record.trial_key})")
+
+    def _finish(self, key: str, outcome: Outcome) -> None:
+        """Store a trial's artifacts, unless `keep` has, and mark it as done."""
+        started = self._started[key]
+        if not started.kept:
+            self._files.write(started.run, lambda folder: write_artifacts(folder, started.config, outcome))
+        self._end(key)
 
     def _end(self, key: str) -> None:
         self._client.set_terminated(self._run_id(key), "FINISHED")

@@ -99,7 +99,7 @@ def test_nothing_heavy_is_imported_before_it_is_needed(code, others):
 
 
 @pytest.mark.parametrize("name", ["pipeline", "analysis", *(f"pipeline.{room}" for room in (
-    "trials", "experiment", "tracking", "accounting", "learning.data", "learning.feedback", "learning.mechanisms",
+    "trials", "accounting", "learning.data", "learning.feedback", "learning.mechanisms",
     "auditing"))])
 def test_every_name_of_a_face_is_there_and_no_module_hides_it(name):
     face = import_module(name)

@@ -13,7 +13,9 @@ import pytest
 import analysis
 from pipeline.cli import main
 from pipeline.sweep import status
-from pipeline.tracking import Reader, Store, TrackingError
+from pipeline.tracking.backend import TrackingError
+from pipeline.tracking.reader import Reader
+from pipeline.tracking.store import Store
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.records import EpochRecord, Outcome
 
