@@ -35,7 +35,7 @@ from pipeline.tracking.ui import SETTING, runs_address
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.disclosure import check_metrics
 from pipeline.trials.naming import short_name, to_ascii
-from pipeline.trials.records import CLOCK, DESCRIPTION, EpochRecord, Sealed
+from pipeline.trials.records import CLOCK, DESCRIPTION, EpochRecord, Outcome, Sealed
 
 _NOTE = "mlflow.note.content"  # the tag that MLflow's page shows as the description of a run or an experiment
 _KIND = {"mlflow.experimentKind": "custom_model_development"}  # some versions of MLflow's page use it; 3.17 does not
