@@ -149,7 +149,7 @@ def train(sweep: Sweep, trainer: Trainer, local: bool, lost: bool, watch: Watch)
             settle_runs(sweep, recorder, lost)
         with afterwards(sweep.lease, recorder.write_all):
             train_rounds(sweep, recorder, trainer, watch)
-            sweep.resumable()
+            sweep.resumable()  # deletes the checkpoints of what has ended
 
 
 def train_rounds(sweep: Sweep, recorder: Recorder, trainer: Trainer, watch: Watch) -> None:
