@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from pipeline.learning.data.dataset import load as load_dataset
     from pipeline.learning.own.register import network
     from pipeline.sweep.run import run_sweep
+    from pipeline.trials.declared_table import table_inputs
     from pipeline.trials.fields import setting
     from pipeline.trials.packs import Resources
-    from pipeline.trials.table import table_inputs
 
 __all__ = ["ConfigError", "Experiment", "Resources", "TrialConfig", "account", "load_dataset", "load_experiment",
            "load_model", "network", "privacy_tags", "recommended", "run_sweep", "setting", "table_inputs",
@@ -43,5 +43,5 @@ __getattr__, __dir__ = lazy(__name__, {
     "Experiment": "experiment.experiment", "Resources": "trials.packs", "account": "api",
     "load_dataset": "learning.data.dataset:load", "load_experiment": "experiment.experiment", "load_model": "api",
     "network": "learning.own.register", "privacy_tags": "accounting", "recommended": "experiment.preset",
-    "run_sweep": "sweep.run", "setting": "trials.fields", "table_inputs": "trials.table",
+    "run_sweep": "sweep.run", "setting": "trials.fields", "table_inputs": "trials.declared_table",
     "train": "api"})

@@ -19,6 +19,7 @@ from pipeline.learning.data import load
 from pipeline.learning.data.sampling import ABSENT
 from pipeline.learning.mechanisms import contribution_bound
 from pipeline.learning.mechanisms.base import sum_outer_products
+from pipeline.learning.mechanisms.float_sum import FloatSum
 from pipeline.learning.mechanisms.gaussian import GaussianStep
 from pipeline.learning.training import Training
 from pipeline.trials import TrialConfig
@@ -32,7 +33,7 @@ def contributions(trial: TrialConfig) -> tuple[list[float], list[float]]:
     training = Training(Pack((trial,)), load(trial.dataset), torch.device("cpu"))
     mechanism, net, indices = training.mechanism, training.net, training.sampler.epoch()[0]
     indices = indices[indices != ABSENT][None]  # [1, records of the batch]
-    if not isinstance(mechanism, GaussianStep) or mechanism.integers:
+    if not isinstance(mechanism, GaussianStep) or not isinstance(mechanism.sum, FloatSum):
         raise SystemExit(f"{trial.mechanism}: must be a Gaussian mechanism in floating point, got arithmetic "
                          f"'{trial.arithmetic}'")
     activations, logits = net.forward(training.train_inputs.batch(indices))

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.experiment.yaml_text import located, parse_yaml
-from pipeline.trials import table
+from pipeline.trials import declared_table
 from pipeline.trials.fields import ConfigError
 from pipeline.trials.guard import INSTALLED, guarded
 
@@ -68,4 +68,4 @@ def _enter_table(path: Path) -> str:
                           f"{path.parent.absolute()}") from error
     content = parse_yaml(text, path)
     with located(path, content):
-        return table.enter(content, path)
+        return declared_table.enter(content, path)

@@ -19,12 +19,12 @@ import yaml
 from pipeline.experiment.yaml_text import is_number
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.datasets import DATASETS
+from pipeline.trials.declared_table import TableSpec
 from pipeline.trials.fields import check, coerce, plain, refuse
 from pipeline.trials.mechanism import Mechanism
 from pipeline.trials.naming import method, method_of
 from pipeline.trials.network import Network
 from pipeline.trials.part import SETTINGS, parts_of
-from pipeline.trials.table import TableSpec
 
 RECOMMENDED = "recommended"
 ANY = "any"  # data set or features of rows for what has no row of its own

@@ -16,9 +16,9 @@ from pipeline.learning.model import model_of
 from pipeline.tracking.artifacts import CONFIG, WEIGHTS, TrackedRun, config_of
 from pipeline.tracking.reader import Reader
 from pipeline.trials.config import ConfigError, TrialConfig
+from pipeline.trials.declared_table import LEVELS, Column, TableSpec
 from pipeline.trials.fields import UserError
 from pipeline.trials.kinds import GUARANTEED, KINDS
-from pipeline.trials.table import LEVELS, Column, TableSpec
 
 PROGRAM, CLASSES, PRIVACY = "network.pt2", "classes.txt", "privacy.json"
 NOT_COVERED = "not covered"  # in clauses of the tag `privacy.notes`

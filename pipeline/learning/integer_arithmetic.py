@@ -78,19 +78,19 @@ class IntegerArithmetic(FloatingPoint):
     def begin(self, training: Training) -> None:
         """Count what rounding loses of the first `N_CHECKED` test records; warn if many contribute nothing."""
         mechanism = training.mechanism
-        assert isinstance(mechanism, GaussianStep) and isinstance(mechanism.integers, IntegerSum)
+        assert isinstance(mechanism, GaussianStep) and isinstance(mechanism.sum, IntegerSum)
         test_y = training.data.test_y
         places = torch.arange(min(N_CHECKED, len(test_y)), device=self.device).expand(len(self.pack.trials), -1)
         activations, logits = training.net.forward(training.test_inputs.batch(places))
         error, _ = training.loss(logits, test_y[places])
         signals = training.feedback.signals(error)  # without noise
         deltas = training.feedback.deltas(signals, training.net, activations, training.net.derivative)
-        contributions = mechanism.integers.contributions(mechanism.layer_factors, deltas, activations)
+        contributions = mechanism.sum.contributions(mechanism.layer_factors, deltas, activations)
         is_zero = [(weights == 0).all(dim=-1) for weights, _ in contributions]  # per layer [R, m]
         self.truncated = torch.stack(is_zero).all(dim=0).double().mean(dim=1).tolist()
         inputs, *outputs = activations
         counted = [inputs, *(h if self.pack.shared.activation == "relu" else None for h in outputs)]  # others end at 1
-        self.clamped = mechanism.integers.clamped(counted, deltas, contributions)
+        self.clamped = mechanism.sum.clamped(counted, deltas, contributions)
         self.kernel = kernel(self.device, training.net.sizes, self.pack.shared.batch_size)
         for trial, bound, share in zip(self.pack.trials, mechanism.bounds, self.truncated, strict=True):
             if share > WARNING_SHARE:

@@ -44,9 +44,9 @@ from pipeline.terminal import INTERRUPTED
 from pipeline.tracking.backend import redacted
 from pipeline.trials.config import ConfigError
 from pipeline.trials.datasets import DATASETS
+from pipeline.trials.declared_table import TableSpec
 from pipeline.trials.fields import refuse
 from pipeline.trials.guard import one_line
-from pipeline.trials.table import TableSpec
 
 Answer = TypeVar("Answer")
 

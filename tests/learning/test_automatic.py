@@ -27,7 +27,7 @@ def contribution(mechanism, deltas, activations, i, size=1.0):
     keep = torch.zeros(1, deltas[0].shape[1], 1)
     keep[0, i] = size
     total = (mechanism.space or mechanism.net).blank_parameters(1, CPU, torch.float32)
-    mechanism.add_up([d * keep for d in deltas], activations, total)
+    mechanism.sum.add_up(mechanism, [d * keep for d in deltas], activations, total)
     return total.flat[0].double().clone()
 
 

@@ -125,7 +125,7 @@ def test_no_record_contributes_more_than_the_bound(trial, digits):
         else:
             h = [30 * torch.randn(1, 1, a.shape[2], generator=generator) for a in activations]
         shape = mechanism.space.blank_parameters(1, CPU, torch.float64 if trial.exact else torch.float32)
-        mechanism.add_up(deltas, h, shape)
+        mechanism.sum.add_up(mechanism, deltas, h, shape)
         most = max(most, shape.flat.double().norm().item())
     assert most <= mechanism.bounds[0] * (1 + 1e-5)
     if trial.mechanism == "per_example":

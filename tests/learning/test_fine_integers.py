@@ -58,8 +58,8 @@ def distance(mine, other):
 def most_clamped(training, activations, deltas):
     """The largest share of a layer's components that are clamped."""
     mechanism = training.mechanism
-    found = mechanism.integers.contributions(mechanism.layer_factors, deltas, activations)
-    return max(*mechanism.integers.clamped(activations, deltas, found)[0])
+    found = mechanism.sum.contributions(mechanism.layer_factors, deltas, activations)
+    return max(*mechanism.sum.clamped(activations, deltas, found)[0])
 
 
 @pytest.mark.parametrize(("algorithm", "activation", "hidden"), list(product(("bp", "dfa"), ACTIVATIONS, WIDTHS)))

@@ -68,7 +68,7 @@ def contributions(training, batch):
     activations, logits = training.net.forward(training.train_inputs.batch(batch))
     error, _ = training.loss(logits, training.data.train_y[batch])
     deltas = training.deltas(error, activations)
-    found = training.mechanism.integers.contributions(training.mechanism.layer_factors, deltas, activations)
+    found = training.mechanism.sum.contributions(training.mechanism.layer_factors, deltas, activations)
     return ([k[0].numpy() for k, _ in found], [k[0].numpy() for _, k in found],
             [h.values[0].numpy() for h in activations])
 
@@ -84,7 +84,7 @@ def of_length(trial, norm):
 
 def norms_over_c(training, of_weights, of_biases, inputs):
     """Exact squared norms of contributions over C^2, record by record."""
-    [of_trial], [bound] = training.mechanism.integers.steps, training.mechanism.bounds
+    [of_trial], [bound] = training.mechanism.sum.steps, training.mechanism.bounds
     squares = [Fraction(0)] * len(inputs[0])
     for k, of_bias, h, step in zip(of_weights, of_biases, inputs, of_trial, strict=True):
         a, b = Fraction(step.contribution), Fraction(step.input)
@@ -124,7 +124,7 @@ def test_what_a_record_contributes_depends_on_no_other(trial, digits):
 
 def test_the_sum_is_exact_and_the_release_is_that_plus_the_noise(digits):
     training = made(BASE, digits)
-    integers = training.mechanism.integers
+    integers = training.mechanism.sum
     batch = torch.arange(60).view(1, -1)
     (found, _, inputs), drawn = contributions(training, batch), integers.noise.next()
     integers.noise.next = lambda: drawn.clone()
@@ -159,7 +159,7 @@ def test_noise_has_its_sigma_and_another_is_rejected(noise, wrong, digits):
 
 
 def test_seeded_noise_is_that_of_the_step_and_no_other_trials_or_streams(digits):
-    first, again, other = (made(TrialConfig(BASE.given, seed=seed), digits).mechanism.integers.noise
+    first, again, other = (made(TrialConfig(BASE.given, seed=seed), digits).mechanism.sum.noise
                            for seed in (0, 0, 1))
     one, two = first.next().clone(), first.next().clone()
     again.restore({"step": torch.tensor([1])})
@@ -358,7 +358,7 @@ def test_secure_and_seeded_trials_differ_in_keys_alone(digits):
     seeded = TrialConfig(BASE.given, private_metrics="withheld", epochs=1)
     secure = TrialConfig(seeded.given, noise="secure")
     one, two = made(seeded, digits), made(secure, digits)
-    two.sampler, two.mechanism.integers.noise.seeds = one.sampler, one.mechanism.integers.noise.seeds
+    two.sampler, two.mechanism.sum.noise.seeds = one.sampler, one.mechanism.sum.noise.seeds
     batch = one.sampler.epoch()[0]
     one.step(batch), two.step(batch)
     assert torch.equal(one.net.parameters.flat, two.net.parameters.flat)

@@ -57,7 +57,7 @@ def with_far_pixels(digits, *places):
 
 def sums(training, places):
     """The exact sum of the contributions of training records."""
-    integers = training.mechanism.integers
+    integers = training.mechanism.sum
     integers.total.zero_()
     for chunk in torch.tensor(places).split(training.net.chunk):
         x, y, present = training._filled(training.train_inputs.batch(chunk), training.data.train_y[chunk])
@@ -192,7 +192,7 @@ def test_alone_a_record_is_zero_or_wrong_whatever_the_network_does_with_it(chang
 @pytest.mark.parametrize("scale", [1e15, 1e18, 1e25, 1e38])
 def test_products_that_overflow_count_as_none(scale, digits):
     training = prepare(Pack((trial("plain"),)), digits, CPU)
-    integers = training.mechanism.integers
+    integers = training.mechanism.sum
     left, right = torch.full((2, training.net.parameters.row.shape[1], 1), 1.0), torch.ones(2, 1, 1)
     left[1], right[1] = scale, 1e18
     integers.total.zero_()

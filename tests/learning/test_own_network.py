@@ -68,7 +68,7 @@ def test_a_module_has_the_updates_of_the_same_built_in_network(network, algorith
 
 def sums(training, records, labels):
     """The integer sum of the contributions of records [n, 1, 8, 8], in steps of the noise's grid over C, and C."""
-    integers, chunk = training.mechanism.integers, training.net.chunk
+    integers, chunk = training.mechanism.sum, training.net.chunk
     integers.total.zero_()
     for x, y in zip(records.flatten(1).split(chunk), labels.split(chunk), strict=True):
         x, y, present = training._filled(x, y)

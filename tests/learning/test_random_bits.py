@@ -60,7 +60,7 @@ def summed(training, batch, monkeypatch):
 
 def excess(training, sums, others):
     """Exact squared norm of the difference of two sums, over C^2."""
-    [of_trial], [bound] = training.mechanism.integers.steps, training.mechanism.bounds
+    [of_trial], [bound] = training.mechanism.sum.steps, training.mechanism.bounds
     square = Fraction(0)
     for (weights, biases), (of_weights, of_biases), step in zip(sums, others, of_trial, strict=True):
         a, b = Fraction(step.contribution), Fraction(step.input)
@@ -141,7 +141,7 @@ def test_one_row_of_random_bits_moves_the_sum_of_rows_by_at_most_c(factor):
         out = Parameters((0, width), 1, CPU, torch.float64)
         parts = [GradientRows(part) for part in rows.split(5, dim=1)]
         release.add(factor, parts, torch.ones(len(rows), dtype=torch.bool))
-        release.release(out)
+        release.publish(out)
         return [Fraction(x) * trial.batch_size for x in out.biases[0][0].tolist()]
     for _ in range(ROUNDS):
         rows = random_bits((N_RECORDS, width), generator)

@@ -180,7 +180,7 @@ def parts(trial, digits, inside=False):
         activations, logits = training.net.forward(training.train_inputs.batch(indices[:, i: i + 1]))
         error = logits.softmax(-1) - torch.nn.functional.one_hot(training.data.train_y[indices[:, i: i + 1]], 10)
         out = training.mechanism.inside if inside else training.net.blank_parameters(1)
-        training.mechanism.add_up(training.deltas(error, activations), activations, out)
+        training.mechanism.sum.add_up(training.mechanism, training.deltas(error, activations), activations, out)
         found.append([layer[0].clone() for layer in out.layers])
         errors.append(error.norm().item())
     return [torch.stack(of_layer) for of_layer in zip(*found, strict=True)], errors
@@ -375,7 +375,7 @@ def test_account_prints_the_steps_of_training_also_where_the_noise_is_of_a_small
     experiment = parse_experiment(text, Path("FILE.yaml"))
     (trial,), lines = experiment.trials, "\n".join(as_lines(experiment))
     mechanism = integers.made(trial, digits).mechanism
-    [of_trial], [bound] = mechanism.integers.steps, mechanism.bounds
+    [of_trial], [bound] = mechanism.sum.steps, mechanism.bounds
     assert ratio_of(trial) > 10 and "layer 1: inputs 2^-13, learning signals" in lines
     for number, step in enumerate(of_trial, start=1):
         assert f", contributions {step.contribution / bound:.3g} C" in next(

@@ -18,10 +18,10 @@ from pipeline.learning.data.dataset import DataError, load
 from pipeline.learning.train import train
 from pipeline.sweep.worker import prepare_node
 from pipeline.trials.config import TrialConfig
+from pipeline.trials.declared_table import table_inputs
 from pipeline.trials.fields import ConfigError
 from pipeline.trials.packs import Pack
 from pipeline.trials.part import PARTS
-from pipeline.trials.table import table_inputs
 
 CSV = """age, income,ward,outcome,part
 0,1000,north,well,a

@@ -1,4 +1,4 @@
-"""A proposed declaration of a table (`pipeline.trials.table`), read from its records: each guess is marked as one."""
+"""A proposed declaration of a table, read from its records: each guess is marked as one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pipeline.learning.data.numbers import Style
 from pipeline.learning.data.recognised import Recognised, recognise
 from pipeline.learning.data.table_reader import PLAIN, is_missing
 from pipeline.trials.datasets import DATASETS
-from pipeline.trials.table import TableSpec
+from pipeline.trials.declared_table import TableSpec
 
 TEST_SHARE = 0.2
 READ = "# read from the records"

@@ -1,4 +1,4 @@
-"""Records of a declared table (`pipeline.trials.table`): each row by itself, by rules that look at no other row."""
+"""Records of a table (`pipeline.trials.declared_table`): each row by itself, by rules that look at no other row."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pipeline.learning.data.numbers import Style, style_of
 from pipeline.learning.data.readers import READERS, Arrays
 from pipeline.learning.data.table_rows import TableRows, read_rows
 from pipeline.trials.datasets import DatasetSpec
-from pipeline.trials.table import LEVELS, Column, TableData, TableSpec
+from pipeline.trials.declared_table import LEVELS, Column, TableData, TableSpec
 
 MISSING = ("", "na", "n/a", "nan", "null", "none", "?", "#n/a", "<na>")  # cells without a value, in small letters
 PLAIN = Style()  # of numbers that a Parquet file has as such

@@ -14,6 +14,7 @@ with sensitivity C (docs/privacy.md, section 9). Shapes: R trials, m records, n_
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import torch
 
@@ -39,6 +40,20 @@ CHUNK_ELEMENTS = {"cpu": 2**16, "cuda": 2**28}  # on a CPU, a chunk stays in the
 # From ||delta|| and ||h||^2 of every layer, each [R, m, 1], to the factors of its weights and of its biases.
 Factors = Callable[[Sequence[torch.Tensor], Sequence[torch.Tensor]], Sequence[tuple[torch.Tensor, torch.Tensor]]]
 LARGEST_OF_BIASES = 2.0**30
+
+
+class Bounds(Protocol):
+    """What a sum asks of the mechanism that bounds contributions (`mechanisms.gaussian.GaussianStep`)."""
+
+    def factors(self, deltas: list[torch.Tensor]) -> list[torch.Tensor]: ...
+
+    def factor(self, norms: torch.Tensor) -> torch.Tensor: ...
+
+    def bounded(self, deltas: list[torch.Tensor],
+                activations: list[torch.Tensor]) -> tuple[list[torch.Tensor], list[torch.Tensor]]: ...
+
+    def layer_factors(self, lengths: Sequence[torch.Tensor],
+                      squares: Sequence[torch.Tensor]) -> Sequence[tuple[torch.Tensor, torch.Tensor]]: ...
 
 
 class IntegerSum:
@@ -129,15 +144,16 @@ class IntegerSum:
             by_layer.append(torch.stack(shares).amax(dim=0))
         return torch.stack(by_layer, dim=1).tolist()
 
-    def release(self, factors: Factors, deltas: Sequence[torch.Tensor], activations: Sequence[IntegerRows],
+    def release(self, bounds: Bounds, deltas: Sequence[torch.Tensor], activations: Sequence[IntegerRows],
                 out: Parameters) -> None:
         """Write the sum of the contributions, with noise and over the public batch size, to `out`."""
-        self._write_sum(factors, deltas, activations, self.noise.next(), self.batch_size, out)
+        self._write_sum(bounds.layer_factors, deltas, activations, self.noise.next(), self.batch_size, out)
 
-    def add_up(self, factors: Factors, deltas: Sequence[torch.Tensor], activations: Sequence[IntegerRows],
+    def add_up(self, bounds: Bounds, deltas: Sequence[torch.Tensor], activations: Sequence[IntegerRows],
                out: Parameters) -> None:
         """Write the sum of the contributions to `out`, exact in float64."""
-        self._write_sum(factors, deltas, activations, torch.zeros_like(out.flat, dtype=torch.float64), 1, out)
+        nothing = torch.zeros_like(out.flat, dtype=torch.float64)
+        self._write_sum(bounds.layer_factors, deltas, activations, nothing, 1, out)
 
     def _write_sum(self, factors: Factors, deltas: Sequence[torch.Tensor], activations: Sequence[IntegerRows],
                    noise: torch.Tensor,  # integers R, or 0, float64, in the layout of `out`; overwritten

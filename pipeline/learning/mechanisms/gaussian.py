@@ -32,13 +32,13 @@ from typing import cast
 import torch
 
 from pipeline.learning.integers.contributions import IntegerSum
-from pipeline.learning.mechanisms.base import MECHANISMS, MechanismStep, sum_outer_products
+from pipeline.learning.mechanisms.base import MECHANISMS, MechanismStep
 from pipeline.learning.mechanisms.feedback_space import FeedbackSpace
-from pipeline.learning.mechanisms.gradients import GradientRows
-from pipeline.learning.mechanisms.optics import OpticalNoise, column, scale
+from pipeline.learning.mechanisms.float_sum import FloatSum
+from pipeline.learning.mechanisms.optics import column, optical_noise, scale
 from pipeline.learning.mechanisms.row_sum import RowSum
 from pipeline.learning.network.stacked import Parameters, StackedNetwork
-from pipeline.learning.randomness import GaussianNoise, Noise, RoundedNoise
+from pipeline.learning.randomness import Noise
 from pipeline.learning.rows import Activation
 from pipeline.trials import component, mechanism
 from pipeline.trials.config import TrialConfig
@@ -54,29 +54,24 @@ class GaussianStep(MechanismStep):
 
     def __init__(self, trials: Sequence[TrialConfig], net: StackedNetwork, device: torch.device,
                  matrices: torch.Tensor | None = None) -> None:
-        """Make the source of noise: integers on the sum's grid for secure and `exact` trials, else float32."""
         super().__init__(trials, net, device, matrices)
         shared = trials[0]  # for settings that all trials of the pack share
-        self.bounds = [self.bound(t) for t in trials]
-        self.deviations = [self.deviation(t) for t in trials]
-        self.optics: OpticalNoise | None = None
-        if shared.parts.feedback.optical and any(t.sigma for t in trials):
-            hidden_widths = net.sizes[1:-1]  # the output layer's error is not projected, so it gets no optical noise
-            self.optics = OpticalNoise(trials, hidden_widths, shared.batch_size, device)
-        self.space, self.inside = None, None
-        sums = net.blank_parameters(len(trials), "meta")  # on "meta": only their shape is needed
-        if shared.denoise:
-            self.space = FeedbackSpace(shared, net, matrices)
-            self.inside = sums = self.space.blank_parameters(len(trials), device, torch.float32)
-        noise_shape = sums.flat.shape[1:]
-        self.integers: IntegerSum | RowSum | None = None
-        if shared.exact:
-            bases = self.space.bases if self.space else [None] * len(net.layers)
-            self.integers = IntegerSum(trials, self.bounds, self.deviations, noise_shape, bases, device)
-        elif shared.secure:
-            self.integers = RowSum(trials, self.bounds, self.deviations, noise_shape, device)
-        self.source: GaussianNoise | RoundedNoise = self.integers.noise if self.integers else GaussianNoise(
-            [t.seed for t in trials], self.deviations, noise_shape, device, stream="release")
+        self.bounds, self.deviations = [self.bound(t) for t in trials], [self.deviation(t) for t in trials]
+        self.optics = optical_noise(trials, net.sizes[1:-1], device)  # the output layer's error is not projected
+        self.space = FeedbackSpace(shared, net, matrices) if shared.denoise else None
+        self.inside = self.space.blank_parameters(len(trials), device, torch.float32) if self.space else None
+        blank = self.inside or net.blank_parameters(len(trials), "meta")  # on "meta": only their shape is needed
+        self.sum = self._sum(trials, blank.flat.shape[1:], device)
+
+    def _sum(self, trials: Sequence[TrialConfig], shape: tuple[int, ...],
+             device: torch.device) -> FloatSum | IntegerSum | RowSum:
+        """Make the sum of contributions, with its noise: in integers for `exact` and secure trials."""
+        if trials[0].exact:
+            bases = self.space.bases if self.space else [None] * len(self.net.layers)
+            return IntegerSum(trials, self.bounds, self.deviations, shape, bases, device)
+        if trials[0].secure:
+            return RowSum(trials, self.bounds, self.deviations, shape, device)
+        return FloatSum(trials, self.deviations, self.net, shape, device)
 
     def perturb(self, signals: list[torch.Tensor]) -> list[torch.Tensor]:
         """Add an OPU's noise to its projections; it gives no privacy here, and the contribution is bounded after it."""
@@ -88,7 +83,7 @@ class GaussianStep(MechanismStep):
 
     def noise_sources(self) -> list[Noise]:
         optical = self.optics.noise_sources() if self.optics else []
-        return [*optical, self.source]
+        return [*optical, self.sum.noise]
 
     @staticmethod
     @abstractmethod
@@ -144,37 +139,9 @@ class GaussianStep(MechanismStep):
 
     def update(self, deltas: list[torch.Tensor], activations: list[Activation], out: Parameters) -> None:
         """Write the released update to `out`: the noisy sum of bounded contributions, divided by the public m."""
-        released = self.inside or out
-        if isinstance(self.integers, IntegerSum):
-            self.integers.release(self.layer_factors, deltas, activations, released)
-        elif self.integers:
-            rows = deltas[0][0]  # [n, d], of a user's network
-            self.integers.add(self.factor, [GradientRows(rows)], torch.ones(len(rows), dtype=torch.bool))
-            self.integers.release(released)
-        else:
-            self.add_up(deltas, activations, released)
-            self.release(released)
-        if self.space:
-            self.space.expand_to(released, out)
-
-    def release(self, total: Parameters) -> None:
-        """Add noise to the sum of the bounded contributions, and divide it by the public m."""
-        weights, biases = total.views(self.source.next())
-        for block, noise in zip(total.weights + total.biases, weights + biases, strict=True):
-            block.add_(noise).div_(self.batch_size)
-
-    def add_up(self, deltas: list[torch.Tensor], activations: list[Activation], out: Parameters) -> None:
-        """Write the sum of the bounded contributions to `out`, with `denoise` in feedback-space coordinates."""
-        if isinstance(self.integers, IntegerSum):
-            return self.integers.add_up(self.layer_factors, deltas, activations, out)
-        deltas, activations = self.bounded(self.factors(deltas), activations)
-        # A record with a factor or norm that is not finite contributes nothing: otherwise it would turn the whole sum
-        # into nan, and so reveal its membership.
-        per_factor = [torch.isfinite(x.sum(dim=-1)) for x in (*deltas, *activations)]  # each [R, m]
-        finite = torch.stack(per_factor).all(dim=0).unsqueeze(-1)  # [R, m, 1]
-        if finite.device.type != "cpu" or not bool(finite.all()):  # on a GPU the check would wait for the device
-            deltas, activations = ([torch.where(finite, x, 0.0) for x in factors] for factors in (deltas, activations))
-        sum_outer_products(self.net, deltas, activations, out)
+        self.sum.release(self, deltas, activations, self.inside or out)
+        if self.space and self.inside:
+            self.space.expand_to(self.inside, out)
 
 
 @MECHANISMS.of(mechanism.PerExample)
@@ -217,7 +184,7 @@ class ComponentStep(GaussianStep):
     def __init__(self, trials: Sequence[TrialConfig], net: StackedNetwork, device: torch.device,
                  matrices: torch.Tensor | None = None) -> None:
         super().__init__(trials, net, device, matrices)
-        self.ternary = trials[0].parts.feedback.ternary
+        self.ternary, self.exact = trials[0].parts.feedback.ternary, trials[0].exact
         self.tau_e = column(trials, "tau_e", device)
         parts = [(trial, cast(component.Component, trial.parts.mechanism)) for trial in trials]
         self.conv_bounds = self.by_layer([part.conv_bounds(trial) for trial, part in parts])
@@ -239,7 +206,7 @@ class ComponentStep(GaussianStep):
 
         A ternarized error has lost its size, so its delta is bounded instead. With integers, `layer_factors` clips it.
         """
-        return error if self.ternary or self.integers else scale(error, self.tau_e).to(error.dtype)
+        return error if self.ternary or self.exact else scale(error, self.tau_e).to(error.dtype)
 
     def bounded(self, deltas: list[torch.Tensor],
                 activations: list[torch.Tensor]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:

@@ -138,3 +138,11 @@ class DecodedNoise:
 
     def noise_sources(self) -> list[Noise]:
         return self.optics.noise_sources()
+
+
+def optical_noise(trials: Sequence[TrialConfig], widths: Sequence[int], device: torch.device) -> OpticalNoise | None:
+    """Return an OPU's noise on its projections to layers of these widths, for a mechanism that bounds after it."""
+    shared = trials[0]
+    if not shared.parts.feedback.optical or not any(t.sigma for t in trials):
+        return None
+    return OpticalNoise(trials, widths, shared.batch_size, device)

@@ -64,8 +64,7 @@ def register_mechanism(name: str, mechanism: type[MechanismStep], *,
     Raises:
         ConfigError: for a name in use, an unknown field, or a guarantee that accountants cannot cover.
     """
-    inherits = issubclass(mechanism, GaussianStep) and all(
-        getattr(mechanism, name) is getattr(GaussianStep, name) for name in ("update", "add_up"))
+    inherits = issubclass(mechanism, GaussianStep) and mechanism.update is GaussianStep.update
     if guarantee and not inherits:
         raise ConfigError("guarantee: needs a GaussianStep that inherits `update`, because accountants cover the "
                           f"noise of that method, got {mechanism.__qualname__}; leave it out, and there is no epsilon")

@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from pipeline.learning.integers.contributions import SAFETY_FACTOR
-from pipeline.learning.mechanisms.gradients import Gradients, in_rows, norms
+from pipeline.learning.integers.contributions import SAFETY_FACTOR, Bounds
+from pipeline.learning.mechanisms.gradients import GradientRows, Gradients, in_rows, norms
 from pipeline.learning.network.stacked import Parameters
 from pipeline.learning.randomness import RoundedNoise
 from pipeline.trials.config import TrialConfig
@@ -57,8 +57,15 @@ class RowSum:
         self.noise = RoundedNoise(len(trials), shape, device)
         self.total = torch.zeros(1, *shape, dtype=torch.float64, device=device)
 
-    def add(self, factor: Factor, gradients: Sequence[Gradients], present: Tensor) -> None:  # [n]
-        """Add contributions to the sum; one that is not finite counts as none, and so does padding."""
+    def release(self, bounds: Bounds, deltas: list[Tensor],  # one [1, n, d], of n records' whole contributions
+                activations: object, out: Parameters) -> None:
+        """Write the mean of bounded contributions, with noise, to `out`."""
+        rows = deltas[0][0]
+        self.add(bounds.factor, [GradientRows(rows)], torch.ones(len(rows), dtype=torch.bool), out)
+        self.publish(out)
+
+    def add(self, factor: Factor, gradients: Sequence[Gradients], present: Tensor, out: object = None) -> None:
+        """Add contributions to the sum; one that is not finite counts as none, as does padding."""
         gradients, factors = bounded(factor, [in_rows(of_one) for of_one in gradients], present)
         in_steps = (factors * (SAFETY_FACTOR / (self.unit * self.scale))).float()[:, None]
         widths = [of_one.width for of_one in gradients]
@@ -71,7 +78,7 @@ class RowSum:
                 for group in integers.split(GROUP):
                     total += group.sum(dim=0)
 
-    def release(self, out: Parameters) -> None:
+    def publish(self, out: Parameters) -> None:
         """Write the mean of the contributions, with noise, to `out`, and begin a new sum."""
         _, (noise,) = out.views(self.noise.next())  # one layer, whose biases are all the numbers
         total = self.total[:, :noise.shape[1]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -16,9 +16,10 @@ from pipeline.learning.data.dataset import Dataset
 from pipeline.learning.data.inputs import Inputs
 from pipeline.learning.data.sampling import ABSENT
 from pipeline.learning.feedback.algorithms import BackPropagationPath, FeedbackPath
+from pipeline.learning.mechanisms.float_sum import FloatSum
 from pipeline.learning.mechanisms.gaussian import GaussianStep
 from pipeline.learning.mechanisms.gradients import add_all
-from pipeline.learning.mechanisms.row_sum import RowSum, bounded
+from pipeline.learning.mechanisms.row_sum import RowSum
 from pipeline.learning.own.alone import Alone
 from pipeline.learning.own.building import in_words, initial_module, own
 from pipeline.learning.own.net import OwnNet, OwnParameters, filled
@@ -79,7 +80,8 @@ class OwnTraining(Training):
         for chunk in places.split(self.net.chunk):
             x, y, present = self._filled(self.train_inputs.batch(chunk), labels[chunk])
             self._add(x, self._signals_of(y, present, total), present)
-        self._release()
+        if isinstance(self.mechanism, GaussianStep):
+            self._sum.publish(self.update)
         return total / max(len(places), 1), self._take_step(of_feedback)
 
     def _filled(self, x: Tensor, y: Tensor,  # [k, n_0], [k]
@@ -105,21 +107,15 @@ class OwnTraining(Training):
     def _add(self, x: Tensor, signals_of: Callable[[Tensor], list[Tensor]], present: Tensor) -> None:
         """Add bounded contributions, none that is not finite, to `update` or, as integers, to the mechanism's sum."""
         gradients = self.net.way.gradients(x, signals_of)
-        if not isinstance(self.mechanism, GaussianStep):
-            factors = present / self.config.batch_size
-        elif isinstance(self.mechanism.integers, RowSum):
-            return self.mechanism.integers.add(self.mechanism.factor, gradients, present)
-        else:
-            gradients, factors = bounded(self.mechanism.factor, gradients, present)
-        add_all(gradients, self.update.row[0], factors.float())
-
-    def _release(self) -> None:
-        """Add the mechanism's noise to the sum of the contributions, in `update`."""
         if isinstance(self.mechanism, GaussianStep):
-            if isinstance(self.mechanism.integers, RowSum):
-                self.mechanism.integers.release(self.update)
-            else:
-                self.mechanism.release(self.update)
+            self._sum.add(self.mechanism.factor, gradients, present, self.update)
+        else:
+            add_all(gradients, self.update.row[0], (present / self.config.batch_size).float())
+
+    @property
+    def _sum(self) -> FloatSum | RowSum:
+        """The Gaussian mechanism's sum; integer arithmetic has no networks of users."""
+        return cast("FloatSum | RowSum", cast("GaussianStep", self.mechanism).sum)
 
     def _alignment_over(self, inputs: Inputs, labels: Tensor, places: Tensor) -> Tensor:
         """Write the true gradient over some records to `gradient`; return the alignment of the feedback's update."""
