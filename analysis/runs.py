@@ -30,7 +30,7 @@ from pipeline.trials.config import TrialConfig, settings
 from pipeline.trials.datasets import DATASETS as DATASETS
 from pipeline.trials.fields import UserError
 from pipeline.trials.mechanism import Mechanism
-from pipeline.trials.naming import run_name
+from pipeline.trials.naming import abridged, run_name
 from pipeline.trials.part import SETTINGS, parts_of
 
 NON_PRIVATE = "non-private"
@@ -127,8 +127,7 @@ def frame_of(runs: Sequence[TrackedRun], trials: Sequence[TrialConfig] | None = 
         ended = {run.trial_key for run in runs if run.status in ENDED}
         missing = [config for key, config in configs.items() if key not in ended]
         if missing:
-            names = ", ".join(f"{run_name(config)} ({config.trial_key})" for config in missing[:5])
-            names += f" and {len(missing) - 5} more" if len(missing) > 5 else ""
+            names = abridged([f"{run_name(config)} ({config.trial_key})" for config in missing], 5)
             raise MissingTrials(f"{len(ended)} of {len(configs)} trials are finished; missing: {names} "
                                 f"(run `photonic sweep {source}`)")
         ranks = {key: rank for rank, key in enumerate(configs)}

@@ -14,6 +14,7 @@ from pipeline.experiment.search import Domain, Search
 from pipeline.trials.arithmetic import CLAMPED
 from pipeline.trials.config import settings
 from pipeline.trials.kinds import KINDS
+from pipeline.trials.naming import abridged
 
 ERRORS = 3  # an accuracy within this many standard errors of chance counts as chance
 REAL_FACTOR = 2  # epsilons with this ratio should differ in accuracy
@@ -119,8 +120,8 @@ def edge(evidence: Evidence) -> Doubt | None:
                 at_end.append(row["key"])
                 descriptions[f"{field.name} {value:g} of {ends[0]:g} to {ends[1]:g}"] = None
     return _doubt("edge", at_end, evidence, lambda where: (
-        f"{where}: the best value lies at the end of its grid ({_listed(list(descriptions), '; ')}), and better ones "
-        "may lie beyond; widen the grid there."))
+        f"{where}: the best value lies at the end of its grid ({abridged([*descriptions], MOST_NAMED, '; ')}), and "
+        "better ones may lie beyond; widen the grid there."))
 
 
 def _tuned_fields(evidence: Evidence, kind: str) -> list[Field[Any]]:
@@ -248,7 +249,7 @@ def _where(points: frozenset[Key], evidence: Evidence) -> str:
         dataset_text = f" on {DATASETS[dataset].label}" if has_several_datasets else ""
         places.append((list(algorithm_labels()).index(algorithm),
                        f"{algorithm_labels()[algorithm]}{dataset_text} at {levels}"))
-    return _listed([place for _, place in sorted(places)], "; ")
+    return abridged([place for _, place in sorted(places)], MOST_NAMED, "; ")
 
 
 def _levels(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -260,11 +261,4 @@ def _levels(rows: Sequence[Mapping[str, Any]]) -> str:
         is_repeated = bool(levels) and symbol == last_symbol
         levels.append(number if is_repeated else label)
         last_symbol = symbol
-    return _listed(levels, ", ")
-
-
-def _listed(items: Sequence[str], separator: str) -> str:
-    """Return the first `MOST_NAMED` items as text, with the number of the others: `a, b, c and 2 more`."""
-    text = separator.join(items[:MOST_NAMED])
-    n_others = len(items) - MOST_NAMED
-    return f"{text} and {n_others} more" if n_others > 0 else text
+    return abridged(levels, MOST_NAMED)

@@ -29,12 +29,14 @@ import numpy as np
 from pipeline.accounting.curves import classic_conversion
 from pipeline.accounting.epsilon import Epsilon, check_delta
 from pipeline.trials.config import TrialConfig
+from pipeline.trials.naming import abridged
 from pipeline.trials.network import ACTIVATION_SLOPES
 
 Curve = float | np.ndarray
 Bound = Callable[..., Curve]  # from the arguments above, by name
 
 RELATION = "replace-one"
+MOST_LAYERS = 20  # named in a note
 ALPHAS = 1 + 10 ** (np.arange(-80, 61) / 20)
 ALPHAS.setflags(write=False)
 
@@ -253,15 +255,8 @@ def _floor(trial: TrialConfig) -> Assumption:
     if not signed:  # the offset nu is only added to h >= 0
         return Assumption(FLOOR, True, f"no h is negative ({names}), so offset and clip keep every |h_k| above nu")
     noun = "layer" if len(signed) == 1 else "layers"
-    return Assumption(FLOOR, False, f"h can be negative ({names}) in {noun} {abridged([*signed])}: h = -nu gives 0 "
-                                    "after the offset; activation_floor is off")
-
-
-def abridged(items: Sequence[str], max_items: int = 20) -> str:
-    """Join the first `max_items` items by commas, and say how many more there are: `1, 2 and 3 more`."""
-    omitted = len(items) - max_items
-    text = ", ".join(items[:max_items])
-    return f"{text} and {omitted} more" if omitted > 0 else text
+    return Assumption(FLOOR, False, f"h can be negative ({names}) in {noun} {abridged([*signed], MOST_LAYERS)}: h = "
+                                    "-nu gives 0 after the offset; activation_floor is off")
 
 
 def _missing(trial: TrialConfig, variant: Variant) -> list[Assumption]:

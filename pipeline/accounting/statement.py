@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from pipeline.accounting.audited import guesses, one_run
 from pipeline.accounting.certified import certified_epsilons, with_noise
-from pipeline.accounting.claimed import RELATION, abridged, claimed_epsilons, claimed_notes
+from pipeline.accounting.claimed import MOST_LAYERS, RELATION, claimed_epsilons, claimed_notes
 from pipeline.accounting.column import column_epsilons
 from pipeline.accounting.epsilon import Epsilon
 from pipeline.accounting.evaluations import cover, is_noisy
@@ -15,7 +15,7 @@ from pipeline.accounting.label import RELATION as LABEL_RELATION
 from pipeline.accounting.label import label_epsilons
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.kinds import GUARANTEED, KINDS
-from pipeline.trials.naming import counted, to_ascii
+from pipeline.trials.naming import abridged, counted, to_ascii
 from pipeline.trials.sampler import relation_of
 
 SECRET = "noise and batches come from the operating system's entropy, and nothing of it is recorded"
@@ -203,8 +203,9 @@ def _photonic_notes(trial: TrialConfig) -> list[str]:
     m = trial.batch_size
     # Where a layer has more inputs than a batch has records, the batch cannot span all inputs.
     wide = [f"{layer} ({n_in})" for layer, n_in in enumerate(trial.layer_sizes[:-1], start=1) if n_in > m]
-    extent = (f", which is the generic case for layers with more inputs than m = {m}: {abridged(wide)}" if wide else
-              f"; m = {m} is at least every layer's number of inputs, but even then no data-independent bound exists")
+    extent = f"; m = {m} is at least every layer's number of inputs, but even then no data-independent bound exists"
+    if wide:
+        extent = f", which is the generic case for layers with more inputs than m = {m}: {abridged(wide, MOST_LAYERS)}"
     # Noise is added before the product with the activations h_i, so an update's rows lie in span{h_i : i in batch}.
     return ["not certified: the noise lies in the span of the batch's activations, and neighbours that change the span "
             f"are told apart at any sigma{extent}", *claimed_notes(trial), *_release_notes(trial)]

@@ -27,6 +27,12 @@ def counted(number: object, noun: str) -> str:
     return f"{number} {noun}{'' if str(number) == '1' else 's'}"
 
 
+def abridged(items: Sequence[str], most: int, separator: str = ", ") -> str:
+    """Return the first `most` items as text, with the number of the others: `a, b, c and 2 more`."""
+    text, n_others = separator.join(items[:most]), len(items) - most
+    return f"{text} and {n_others} more" if n_others > 0 else text
+
+
 # In names of runs, which must be ASCII for some tracking databases.
 SYMBOLS = {"epsilon": "eps", "label_epsilon": "label-eps", "sigma": "sigma", "z": "z", "clipping_norm": "C",
            "batch_size": "m", "learning_rate": "lr", "tau_f": "tau_f", "tau_h": "tau_h", "seed": "s"}

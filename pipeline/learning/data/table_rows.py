@@ -24,6 +24,7 @@ import numpy as np
 import pandas as pd
 
 from pipeline.learning.data.download import DataError
+from pipeline.trials.naming import abridged
 
 PARQUET = (".parquet", ".pq")
 DECOMPRESS = {".gz": gzip.decompress, ".bz2": bz2.decompress, ".xz": lzma.decompress}
@@ -59,9 +60,8 @@ class TableRows:
         for name in names:
             if name not in self.cells:
                 there = [name for name in self.cells if name]
-                more = f" and {len(there) - MOST_NAMED} more" if len(there) > MOST_NAMED else ""
                 raise refused(self.file, f"must have the declared column {name!r}, its columns are "
-                                         f"{', '.join(there[:MOST_NAMED])}{more}")
+                                         f"{abridged(there, MOST_NAMED)}")
 
 
 def refused(file: Path, must: str, line: int = 0) -> DataError:
