@@ -13,7 +13,9 @@ import numpy as np
 import torch
 
 from pipeline.accounting.audited import auc, guesses, one_run_audit
+from pipeline.learning.data.inputs import Inputs
 from pipeline.learning.data.sampling import ABSENT
+from pipeline.learning.evaluation import EVALUATION_BATCH, Net
 from pipeline.learning.randomness import numpy_generator
 from pipeline.trials.config import TrialConfig
 
@@ -55,10 +57,20 @@ class Canaries:
         """Return the labels [R, m] of records [R, m] that each trial trains on."""
         return self.labels.gather(1, indices)
 
-    def losses(self, logits: torch.Tensor) -> torch.Tensor:
-        """Return the cross-entropy of each canary's wrong label [R, k], from logits [R, k, n_classes]."""
+    def begin(self, net: Net, inputs: Inputs) -> None:
+        """Keep the losses of the wrong labels before training."""
+        self.untrained = self._losses(net, inputs)
+
+    def _losses(self, net: Net, inputs: Inputs) -> torch.Tensor:
+        """Return the cross-entropy of each canary's wrong label at the current weights [R, k]."""
+        chunks = self.indices.split(EVALUATION_BATCH, dim=1)
+        logits = torch.cat([net.forward(inputs.batch(chunk))[1] for chunk in chunks], dim=1)
         log_p = torch.log_softmax(logits, dim=-1)
         return -log_p.gather(-1, self.labels_of(self.indices).unsqueeze(-1)).squeeze(-1)
+
+    def scores(self, net: Net, inputs: Inputs) -> np.ndarray:
+        """Return how much training lowered the loss of each canary's wrong label [R, k]; higher for members."""
+        return (self.untrained - self._losses(net, inputs)).cpu().numpy()
 
     def audit(self, r: int, scores: np.ndarray) -> dict[str, float]:
         """Return the metrics of trial r's audit: a lower bound on epsilon with 95% confidence, and the canaries' AUC.

@@ -6,6 +6,7 @@ number per epoch, which epsilon covers (`accounting.evaluations`), or to nothing
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, Protocol
 
 import torch
@@ -66,6 +67,25 @@ class Evaluation:
 
     def noise_sources(self) -> list[GaussianNoise | RoundedNoise]:
         return [self.noise] if self.noise else []
+
+    def metrics(self, net: Net, ended: Collection[int]  # replicas whose trials end
+                ) -> tuple[list[dict[str, float]], list[dict[str, torch.Tensor]]]:
+        """Return, by replica, the accuracies and the counts [2, classes] by split that may be released.
+
+        Each trial has that of the split that is followed; those that end have the test set's too.
+        """
+        splits = dict.fromkeys(split for split in (self.followed, "test" if ended else "") if split)
+        counts = {split: self.count(net, split) for split in splits}
+        accuracies = {split: self.accuracy(split, of_split) for split, of_split in counts.items()}
+        metrics = []
+        for r in range(len(self.validation)):
+            metrics.append({f"{split}/accuracy": accuracy[r] for split, accuracy in accuracies.items()
+                            if split == self.followed or r in ended})
+            if r in ended:
+                metrics[r]["test/worst_class_accuracy"] = worst_class(counts["test"][r])
+        published = [{split: of_split[r] for split, of_split in counts.items() if split in self.published}
+                     for r in range(len(self.validation))]
+        return metrics, published
 
     def count(self, net: Net, part: str) -> torch.Tensor:
         """Return the number of records and of correct records per class: [R, 2, n_classes], int64, on the CPU.

@@ -21,7 +21,7 @@ from pipeline.learning.data.computed import inputs
 from pipeline.learning.data.dataset import Dataset
 from pipeline.learning.data.inputs import Inputs
 from pipeline.learning.data.sampling import ABSENT, BatchSampler, split
-from pipeline.learning.evaluation import EVALUATION_BATCH, Evaluation, worst_class
+from pipeline.learning.evaluation import Evaluation
 from pipeline.learning.feedback.algorithms import FEEDBACK, FeedbackPath
 from pipeline.learning.feedback.losses import LOSSES, OutputLoss
 from pipeline.learning.mechanisms import make_mechanism
@@ -33,7 +33,7 @@ from pipeline.trials import arithmetic
 from pipeline.trials.disclosure import ALIGNMENTS
 from pipeline.trials.packs import Pack
 from pipeline.trials.part import Workers
-from pipeline.trials.records import EpochRecord
+from pipeline.trials.records import CLOCK, EpochRecord
 
 ARITHMETICS: Workers[type[FloatingPoint]] = Workers()
 
@@ -82,7 +82,8 @@ class Training:
         self.arithmetic: FloatingPoint = ARITHMETICS[pack.shared.parts.arithmetic](pack, device)
         self._split_records()
         self._build()
-        self.untrained_losses = self._canary_losses()
+        if self.canaries:
+            self.canaries.begin(self.net, self.train_inputs)
         self._measured = 0  # batches on which alignment was measured
         self.measured_records = pack.shared.batch_size  # in a batch of test records
 
@@ -170,14 +171,15 @@ class Training:
         self.epoch += 1
         ended = self._ended_trials()
         with self.average.applied() if self.average else contextlib.nullcontext():
-            counts, evaluated = self._evaluate(ended)
-            seconds = (time.perf_counter() - start_time) / len(self.pack.trials)
-            records = []
-            for r in self.active:
-                metrics = {"time/epoch_seconds": seconds, **self._metrics(r, losses, alignment), **evaluated[r]}
-                published = {part: of_part[r] for part, of_part in counts.items() if part in self.evaluation.published}
-                outcome = outcome_of(ended[r], self._weights(r), published) if r in ended else None
-                records.append(record_of(self.pack.trials[r], self.epoch, metrics, self._tags(r), outcome))
+            evaluated, counts = self.evaluation.metrics(self.net, ended)
+            if self.canaries and "finished" in ended.values():
+                scores = self.canaries.scores(self.net, self.train_inputs)
+                for r in (r for r, status in ended.items() if status == "finished"):
+                    evaluated[r] |= self.canaries.audit(r, scores[r])
+            outcomes = {r: outcome_of(status, self._weights(r), counts[r]) for r, status in ended.items()}
+        seconds = {CLOCK: (time.perf_counter() - start_time) / len(self.pack.trials)}
+        records = [record_of(self.pack.trials[r], self.epoch, {**seconds, **self._metrics(r, losses, alignment),
+                             **evaluated[r]}, self._tags(r), outcomes.get(r)) for r in self.active]
         self.active = [r for r in self.active if r not in ended]
         return records
 
@@ -187,26 +189,6 @@ class Training:
         is_finite = torch.isfinite(self.net.parameters.flat).all(dim=1).tolist()
         is_last = self.epoch == self.pack.shared.epochs
         return {r: "finished" if is_finite[r] else "diverged" for r in self.active if is_last or not is_finite[r]}
-
-    def _evaluate(self, ended: Mapping[int, str]) -> tuple[dict[str, torch.Tensor], list[dict[str, float]]]:
-        """Return (counts [R, 2, classes] by split, metrics of each replica); of the test set only if a trial ends."""
-        followed = self.evaluation.followed
-        splits = [followed] if followed else []
-        if ended and followed != "test":
-            splits.append("test")
-        counts = {split: self.evaluation.count(self.net, split) for split in splits}
-        accuracies = {split: self.evaluation.accuracy(split, of_split) for split, of_split in counts.items()}
-        scores = self._canary_scores() if "finished" in ended.values() else None
-        evaluated = []
-        for r in range(len(self.pack.trials)):
-            metrics = {f"{split}/accuracy": accuracy[r] for split, accuracy in accuracies.items()
-                       if split == followed or r in ended}
-            if r in ended:
-                metrics["test/worst_class_accuracy"] = worst_class(counts["test"][r])
-            if self.canaries and scores is not None and ended.get(r) == "finished":
-                metrics |= self.canaries.audit(r, scores[r])
-            evaluated.append(metrics)
-        return counts, evaluated
 
     def _metrics(self, r: int, losses: torch.Tensor, alignment: torch.Tensor) -> dict[str, float]:
         """Return the alignments of trial r, and its training loss if `private_metrics` is plain."""
@@ -251,24 +233,27 @@ class Training:
         That is of the applied update, and of the feedback's, with the true gradient over the batch. If
         `private_metrics` is not plain, the feedback and the gradient are those over m test records.
         """
-        present, usable = None, self.train_inputs.usable
-        if not self.pack.shared.parts.sampler.full or usable is not None:
-            contributes = indices != ABSENT
-            indices = indices.clamp(min=0)
-            if usable is not None:
-                contributes = contributes & usable[indices]
-            present = contributes.unsqueeze(-1).to(torch.float32)  # [R, m, 1]: 1 for a record, 0 for padding
-        on_test_records = measure_alignment and self.pack.shared.disclosure != "plain"
-        of_feedback = None
-        if on_test_records:  # before the private batch's forward pass: convolutions keep the state of the last one
+        is_plain, of_feedback = self.pack.shared.disclosure == "plain", None
+        if measure_alignment and not is_plain:  # before the private batch: convolutions keep the state of the last one
             of_feedback = self._feedback_on_test_records()
+        indices, present = self._present(indices)
         activations, logits = self.net.forward(self.train_inputs.batch(indices, reuse_buffer=True))
         labels = self.canaries.labels_of(indices) if self.canaries else self.data.train_y[indices]
         error, loss = self.loss(logits, labels, present)
-        if measure_alignment and not on_test_records:
+        if measure_alignment and is_plain:
             of_feedback = self._feedback_alignment(error, activations, present)
         self.mechanism.update(self.deltas(error, activations, present), activations, self.update)
         return loss, self._take_step(of_feedback)
+
+    def _present(self, indices: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Return places [R, m] to read, and 1 for each that has a usable record [R, m, 1]; None if all have one."""
+        usable = self.train_inputs.usable
+        if self.pack.shared.parts.sampler.full and usable is None:
+            return indices, None
+        contributes, indices = indices != ABSENT, indices.clamp(min=0)
+        if usable is not None:
+            contributes = contributes & usable[indices]
+        return indices, contributes.unsqueeze(-1).to(torch.float32)
 
     def _take_step(self, of_feedback: torch.Tensor | None) -> torch.Tensor | None:
         """Move the weights by `update`; return its alignment and the feedback's [R, 2, L], if that is measured."""
@@ -305,18 +290,6 @@ class Training:
         if present is not None:  # noise was added to the padding too
             signals = [s * present for s in signals]
         return self.feedback.deltas(signals, self.net, activations, self.mechanism.derivative)
-
-    def _canary_losses(self) -> torch.Tensor:
-        """Return the losses of the canaries' wrong labels at the current weights [R, k]; k = 0 without canaries."""
-        if not self.canaries:
-            return torch.empty(len(self.pack.trials), 0)
-        chunks = self.canaries.indices.split(EVALUATION_BATCH, dim=1)
-        return self.canaries.losses(torch.cat([self.net.forward(self.train_inputs.batch(chunk))[1] for chunk in chunks],
-                                              dim=1))
-
-    def _canary_scores(self) -> np.ndarray:
-        """Return how much training lowered the loss of each canary's wrong label [R, k]; higher for members."""
-        return (self.untrained_losses - self._canary_losses()).cpu().numpy()
 
     def _weights(self, r: int) -> dict[str, np.ndarray]:
         """Return the weights of trial r by name: `layer_1.weight`, `layer_1.bias`, ..."""

@@ -70,7 +70,7 @@ def test_scores_are_the_drop_of_the_wrong_labels_loss(digits):
     other = Training(Pack((BASE,)), digits, CPU)
     _, logits = other.net.forward(other.train_inputs.batch(records.unsqueeze(0)))
     expected = torch.nn.functional.cross_entropy(logits[0], wrong, reduction="none") - np.log(10)
-    np.testing.assert_allclose(training._canary_scores()[0], expected, atol=1e-5)
+    np.testing.assert_allclose(training.canaries.scores(training.net, training.train_inputs)[0], expected, atol=1e-5)
 
 
 def test_the_number_of_guesses_is_even_and_allows_a_bound_from_the_least_canaries_on():
