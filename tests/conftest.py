@@ -16,7 +16,8 @@ from registries import forgotten_plugins
 
 import pipeline.sweep  # noqa: F401  sets what Ray reads when it is imported
 from pipeline.experiment.plugins import load_plugins
-from pipeline.learning.data import dead_leaves, load, patches
+from pipeline.learning.data import load
+from pipeline.learning.data.maps import dead_leaves, patches
 from pipeline.tracking import backend, store
 from pipeline.tracking.database import database
 

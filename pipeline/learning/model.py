@@ -9,9 +9,9 @@ import numpy as np
 import torch
 
 from pipeline.learning import integer_arithmetic as integer_arithmetic  # enters itself
-from pipeline.learning.data.computed import compute, normalised
 from pipeline.learning.data.dataset import Dataset
 from pipeline.learning.data.inputs import Inputs
+from pipeline.learning.data.maps.computed import compute, normalised
 from pipeline.learning.evaluation import EVALUATION_BATCH, Net
 from pipeline.learning.own.building import initial_module
 from pipeline.learning.own.net import OwnNet

@@ -17,9 +17,9 @@ import torch
 from pipeline.accounting.certified import with_noise
 from pipeline.learning.alignment import cosines, feedback_update, true_gradient
 from pipeline.learning.canaries import Canaries
-from pipeline.learning.data.computed import inputs
 from pipeline.learning.data.dataset import Dataset
 from pipeline.learning.data.inputs import Inputs
+from pipeline.learning.data.maps.computed import inputs
 from pipeline.learning.data.sampling import ABSENT, BatchSampler, split
 from pipeline.learning.evaluation import Evaluation
 from pipeline.learning.feedback.algorithms import FEEDBACK, FeedbackPath

@@ -22,9 +22,9 @@ import torch
 
 from pipeline.accounting import account
 from pipeline.accounting.certified import event_of, with_noise
-from pipeline.learning.data.computed import inputs, key_of
 from pipeline.learning.data.dataset import Dataset, MappedFeatures
 from pipeline.learning.data.inputs import largest_sizes
+from pipeline.learning.data.maps.computed import inputs, key_of
 from pipeline.learning.data.sampling import ABSENT
 from pipeline.learning.train import prepare
 from pipeline.learning.training import Training

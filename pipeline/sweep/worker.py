@@ -69,8 +69,8 @@ def prepare_node(trials: Sequence[TrialConfig], data_folder: Path | None, checkp
                  private_log: Path,  # for an error that shows a record
                  digests: Mapping[str, str] = MappingProxyType({})) -> None:  # of feature files, by their public names
     """Prepare a node for trials, before several workers look at once for data, features and checkpoints."""
-    from pipeline.learning.data.computed import check_file, features
     from pipeline.learning.data.dataset import load_for
+    from pipeline.learning.data.maps.computed import check_file, features
 
     def keep(message: str) -> str:
         make_private(private_log.parent)
@@ -113,7 +113,7 @@ def train_pack(pack: Pack, *, device: str, threads: int, data_folder: Path | Non
     import torch  # imported here: the driver needs no torch
 
     from pipeline.learning import train
-    from pipeline.learning.data.computed import check_file, steps
+    from pipeline.learning.data.maps.computed import check_file, steps
 
     torch.set_num_threads(threads)
     for trial in pack.trials:  # not checked since another process composed them: a table's file may be another here
@@ -192,7 +192,7 @@ def rehearse(pack: Pack, data: Dataset, keeper: CheckpointKeeper) -> None:
     What fails here is told and costs nothing, as no private record has a part in it.
     """
     from pipeline.learning import train
-    from pipeline.learning.data.computed import public
+    from pipeline.learning.data.maps.computed import public
 
     with contextlib.closing(train.prepare(pack, public(data, pack.shared), keeper.device)) as training:
         training.arithmetic.begin(training)

@@ -18,7 +18,7 @@ from pipeline import ConfigError, load_dataset, load_model, network, train
 from pipeline.accounting.statement import RECORDED
 from pipeline.cli import main
 from pipeline.experiment.plugins import load_plugins
-from pipeline.learning.data.computed import features
+from pipeline.learning.data.maps.computed import features
 from pipeline.learning.export import export
 from pipeline.learning.model import model_of
 from pipeline.tracking.reader import Reader

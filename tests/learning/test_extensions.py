@@ -22,7 +22,7 @@ from pipeline.cli import main
 from pipeline.experiment.experiment import Experiment, load_experiment, parse_experiment
 from pipeline.experiment.plugins import LOADED, load_plugins
 from pipeline.learning.data.dataset import DataError, load, register_dataset
-from pipeline.learning.data.maps import register_features
+from pipeline.learning.data.maps.registered import register_features
 from pipeline.learning.feedback.algorithms import BackPropagationPath, register_feedback
 from pipeline.learning.mechanisms import contribution_bound, register_mechanism
 from pipeline.learning.mechanisms.base import PlainStep

@@ -17,8 +17,8 @@ from safetensors.torch import save_file
 
 from pipeline.accounting import privacy_tags
 from pipeline.experiment.experiment import parse_experiment
-from pipeline.learning.data import computed as maps
 from pipeline.learning.data.dataset import DataError, load
+from pipeline.learning.data.maps import computed as maps
 from pipeline.learning.integers.integer_inputs import IntegerInputs
 from pipeline.learning.train import prepare
 from pipeline.sweep.worker import prepare_node

@@ -15,15 +15,15 @@ from scipy.linalg import fractional_matrix_power
 
 from pipeline.accounting import privacy_tags
 from pipeline.experiment.experiment import parse_experiment
-from pipeline.learning.data import computed as maps
-from pipeline.learning.data import maps as computing
 from pipeline.learning.data.dataset import DataError, Dataset, load
-from pipeline.learning.data.dead_leaves import LEAST_DEVIATION, LEAST_SHARE, REFERENCES, standardised
-from pipeline.learning.data.encoder import WEIGHTS
 from pipeline.learning.data.inputs import largest_sizes
-from pipeline.learning.data.maps import MAPS, register_features
-from pipeline.learning.data.patches import PatchMap
-from pipeline.learning.data.scattering import scattering
+from pipeline.learning.data.maps import computed as maps
+from pipeline.learning.data.maps import registered as computing
+from pipeline.learning.data.maps.dead_leaves import LEAST_DEVIATION, LEAST_SHARE, REFERENCES, standardised
+from pipeline.learning.data.maps.encoder import WEIGHTS
+from pipeline.learning.data.maps.patches import PatchMap
+from pipeline.learning.data.maps.registered import MAPS, register_features
+from pipeline.learning.data.maps.scattering import scattering
 from pipeline.sweep.dry_run import as_lines, preview
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.datasets import DATASETS

@@ -9,11 +9,11 @@ from mapped import BESIDE, ENCODER, JOINT, PATCHES, mapped
 from safetensors.torch import save_file
 from train import convolutions, encoder_weights, folded
 
-from pipeline.learning.data import patches
 from pipeline.learning.data.dataset import DataError
-from pipeline.learning.data.dead_leaves import dead_leaves
-from pipeline.learning.data.encoder import EncoderMap
-from pipeline.learning.data.patches import IMAGES, LEAST_CONTRAST, LEAST_VARIANCE, PatchMap, filters
+from pipeline.learning.data.maps import patches
+from pipeline.learning.data.maps.dead_leaves import dead_leaves
+from pipeline.learning.data.maps.encoder import EncoderMap
+from pipeline.learning.data.maps.patches import IMAGES, LEAST_CONTRAST, LEAST_VARIANCE, PatchMap, filters
 
 
 def all_patches(images, side):

@@ -15,9 +15,9 @@ from safetensors.numpy import save_file
 
 from pipeline.accounting import privacy_tags
 from pipeline.cli import main
-from pipeline.learning.data import computed as maps
 from pipeline.learning.data.dataset import load, register_dataset
 from pipeline.learning.data.download import DataError
+from pipeline.learning.data.maps import computed as maps
 from pipeline.learning.mechanisms import register_mechanism
 from pipeline.learning.mechanisms.gaussian import PerExampleStep
 from pipeline.learning.train import prepare

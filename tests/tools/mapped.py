@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from pipeline.learning.data.computed import compute
 from pipeline.learning.data.dataset import Dataset
-from pipeline.learning.data.dead_leaves import REFERENCES, dead_leaves
+from pipeline.learning.data.maps.computed import compute
+from pipeline.learning.data.maps.dead_leaves import REFERENCES, dead_leaves
 from pipeline.trials.config import TrialConfig
 
 SMALL: dict[str, Any] = dict(dataset="digits", hidden=(16,), batch_size=64, epochs=3, input_norm=2.0, learning_rate=0.5)

@@ -83,7 +83,7 @@ def test_a_plugin_that_cannot_be_imported_is_one_line(folder, capsys, text, says
 
 def test_what_no_other_guard_has_ends_the_command_in_one_line(folder, capsys):
     """The shape of a map of records, which is asked for when trials are checked."""
-    Path("mine.py").write_text("from pipeline.learning.data.maps import register_features\n"
+    Path("mine.py").write_text("from pipeline.learning.data.maps.registered import register_features\n"
                                "register_features('halves', lambda x, t: x, shape=lambda trial: trial.width, "
                                "public_because='it is fixed')\n")
     Path("q.yaml").write_text(FILE.replace("hidden: []", "hidden: [], features: halves"))

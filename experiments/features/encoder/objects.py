@@ -8,7 +8,7 @@ import math
 import torch
 from torch.nn.functional import avg_pool2d, pad
 
-from pipeline.learning.data.dead_leaves import dead_leaves
+from pipeline.learning.data.maps.dead_leaves import dead_leaves
 
 SIDE = 32  # rows (columns) of an image
 PARTS = 5  # of an object, each before those that come earlier

@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 from torch import nn
 from torch.nn.functional import adaptive_avg_pool2d, cross_entropy
 
-from pipeline.learning.data.encoder import KEPT, MIDDLE, SPREAD, halved
+from pipeline.learning.data.maps.encoder import KEPT, MIDDLE, SPREAD, halved
 
 LAYERS = ((3, 48, 5), (48, 96, 3), (96, 192, 3), (192, 192, 3))  # channels in and out, rows (columns) of a filter
 CLASSES, BATCH, STEPS, RATE = 2000, 128, 2000, 0.1

@@ -54,7 +54,7 @@ class Dataset:
         spec: its public facts.
         train_x, test_x: uint8 [N, n_features], 0..spec.scale, images channels first, then rows, then columns.
         train_y, test_y: int64 [N], labels 0..n_classes - 1.
-        mapped: features of the records that were computed or read so far (`pipeline.learning.data.computed`).
+        mapped: features of the records that were computed or read so far (`pipeline.learning.data.maps.computed`).
         inputs: inputs of networks that were made of such features last, and what they depend on.
     """
 

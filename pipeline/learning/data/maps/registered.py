@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
-from pipeline.learning.data.encoder import EncoderMap
-from pipeline.learning.data.patches import PatchMap
-from pipeline.learning.data.scattering import scattering
+from pipeline.learning.data.maps.encoder import EncoderMap
+from pipeline.learning.data.maps.patches import PatchMap
+from pipeline.learning.data.maps.scattering import scattering
 from pipeline.trials import features
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.datasets import DatasetSpec

@@ -10,8 +10,8 @@ from __future__ import annotations
 import torch
 from torch.nn.functional import adaptive_avg_pool2d, avg_pool2d, conv2d, normalize, unfold
 
-from pipeline.learning.data.dead_leaves import dead_leaves
 from pipeline.learning.data.download import DataError
+from pipeline.learning.data.maps.dead_leaves import dead_leaves
 
 IMAGES, PER_IMAGE, SEED = 1000, 100, 1  # synthetic images, patches drawn from each, and the seed of these draws
 LEAST_CONTRAST = 10 / 255**2  # added to the variance of a patch's pixels on [0, 1]

@@ -25,10 +25,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from pipeline.learning.data.dataset import Dataset, MappedFeatures
-from pipeline.learning.data.dead_leaves import LEAST_DEVIATION, decorrelated, standardised
 from pipeline.learning.data.download import DataError, write_errors_named
 from pipeline.learning.data.inputs import LARGEST_FEATURE, Inputs, largest_sizes, representable
-from pipeline.learning.data.maps import MAPS, Apply
+from pipeline.learning.data.maps.dead_leaves import LEAST_DEVIATION, decorrelated, standardised
+from pipeline.learning.data.maps.registered import MAPS, Apply
 from pipeline.package import cache_folder
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.feature_file import FeatureFile, file_of
