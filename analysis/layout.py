@@ -55,17 +55,13 @@ def levels(trial: TrialConfig, factors: Iterable[str]) -> tuple[Any, ...]:
 
 def companions(experiment: Experiment, axes: Sequence[str]) -> tuple[str, ...]:
     """Return the settings that the file's `zip` moves together with one of these."""
-    zipped: set[str] = set()
+    found: set[str] = set()
     for places in experiment.places.values():
-        blocks = {_block(place) for axis in axes if _block(place := places.get(axis, ""))}
-        zipped |= {name for name, place in places.items() if _block(place) in blocks}
-    return tuple(sorted(zipped - {*axes}))
-
-
-def _block(place: str) -> str:
-    """Return the `zip` in which a place lies: `cases[0].zip` of `cases[0].zip.tau_h[1]`; empty without one."""
-    before, zipped, _ = place.partition("zip.")
-    return before + zipped
+        # The `zip` of each: `cases[0].zip.` of `cases[0].zip.tau_h[1]`.
+        blocks = {name: place[:place.index("zip.")] for name, place in places.items() if "zip." in place}
+        of_axes = {blocks[axis] for axis in axes if axis in blocks}
+        found |= {name for name, block in blocks.items() if block in of_axes}
+    return tuple(sorted(found - {*axes}))
 
 
 def loose(experiment: Experiment, axes: Sequence[str]) -> set[str]:
@@ -124,7 +120,6 @@ def _factors(trials: Sequence[TrialConfig], axes: Sequence[str], experiment: Exp
 
 
 def _fault(trials: Sequence[TrialConfig], factors: Sequence[str], most: str) -> str:
-    """Return why these factors make no figure, and what would."""
     counts = ", ".join(f"{name} ({counted(len({level(t, name) for t in trials}), 'value')})" for name in factors)
     name = next((name for name in reversed(factors) if name not in (AMOUNT, "dataset")), factors[-1])
     value = next(value for trial in trials if (value := level(trial, name)) is not None)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -11,31 +10,20 @@ from typing import Any, TypeAlias
 
 import pandas as pd
 
+from analysis.labels import is_missing, value_text
 from pipeline.accounting.certified import with_noise
 from pipeline.accounting.label import RELATION as LABEL_RELATION
 from pipeline.experiment.experiment import Experiment, load_experiment
 from pipeline.experiment.factors import differing
-from pipeline.tracking.artifacts import (
-    DONE,
-    ENDED,
-    TrackedRun,
-    is_setting,
-    missing_extension,
-    param_value,
-)
+from pipeline.tracking.artifacts import DONE, ENDED, TrackedRun, is_setting, missing_extension, param_value
 from pipeline.tracking.reader import Reader
-from pipeline.trials import feedback
 from pipeline.trials.arithmetic import CLAMPED
 from pipeline.trials.config import TrialConfig, settings
-from pipeline.trials.datasets import DATASETS as DATASETS
 from pipeline.trials.fields import UserError
 from pipeline.trials.mechanism import Mechanism
 from pipeline.trials.naming import abridged, run_name
 from pipeline.trials.part import SETTINGS, parts_of
 
-NON_PRIVATE = "non-private"
-NO_VALUE = "–"  # text of a cell without a value
-LABELS: dict[str, str] = {}  # of algorithms, as the report that is drawn names them
 TRIAL = "trial"  # column of a run's `TrialConfig`
 Sweep: TypeAlias = str | Path | Experiment | pd.DataFrame  # a sweep by name, by file, as an experiment, or as its runs
 NOISE = {"sigma": "target_label_epsilon", "noise_multiplier": "target_epsilon"}  # level -> target that sets it
@@ -55,11 +43,6 @@ class DuplicateTrials(ReportError):
 
 class MixedTrials(ReportError):
     """Trials of one mean differ in more than their seed."""
-
-
-def algorithm_labels() -> dict[str, str]:
-    """Return names of algorithms for tables and figures; those of a report come before our own."""
-    return {**feedback.algorithm_labels(), **LABELS}
 
 
 def load_runs(experiment: Sweep, store: Reader | str | Path = "mlruns") -> pd.DataFrame:
@@ -122,16 +105,15 @@ def frame_of(runs: Sequence[TrackedRun], trials: Sequence[TrialConfig] | None = 
     A trial must not have two runs (`DuplicateTrials`). `source` is the experiment file, for the message.
     """
     if trials is not None:
-        configs = {config.trial_key: config for config in trials}
-        runs = [run for run in runs if run.trial_key in configs]
-        ended = {run.trial_key for run in runs if run.status in ENDED}
-        missing = [config for key, config in configs.items() if key not in ended]
+        ranks = {trial.trial_key: rank for rank, trial in enumerate(trials)}
+        ended = {run.trial_key for run in runs if run.status in ENDED} & ranks.keys()
+        missing = [trial for trial in trials if trial.trial_key not in ended]
         if missing:
-            names = abridged([f"{run_name(config)} ({config.trial_key})" for config in missing], 5)
-            raise MissingTrials(f"{len(ended)} of {len(configs)} trials are finished; missing: {names} "
+            names = abridged([f"{run_name(trial)} ({trial.trial_key})" for trial in missing], 5)
+            raise MissingTrials(f"{len(ended)} of {len(ranks)} trials are finished; missing: {names} "
                                 f"(run `photonic sweep {source}`)")
-        ranks = {key: rank for rank, key in enumerate(configs)}
-        runs = sorted((run for run in runs if run.status in DONE), key=lambda run: ranks[run.trial_key])
+        done = [run for run in runs if run.status in DONE and run.trial_key in ranks]
+        runs = sorted(done, key=lambda run: ranks[run.trial_key])
     duplicates = [key for key, count in Counter(run.trial_key for run in runs).items() if count > 1]
     if duplicates:
         ids = ", ".join(run.run_id for run in runs if run.trial_key in duplicates)
@@ -154,14 +136,11 @@ def read_runs(path: Path) -> pd.DataFrame:
     runs = runs.reindex(columns=[*runs, *(name for name in setting_names() if name not in runs)])  # added since
     lists = {name: runs[name].map(_tuple, na_action="ignore") for name in _tuples()}
     runs = with_trials(runs.assign(**lists).copy())  # the copy has its columns in one piece, as pandas asks for
-    return runs.assign(**{name: _filled(runs, name) for name in setting_names()})
-
-
-def _filled(runs: pd.DataFrame, name: str) -> pd.Series:
-    """Return a setting's column; where a file has no value, the one that the trial uses."""
-    values = [trial.used().get(name) if is_missing(value) else value
-              for value, trial in zip(runs[name], runs[TRIAL], strict=True)]
-    return pd.Series([tuple(value) if isinstance(value, list) else value for value in values], runs.index)
+    for name in setting_names():  # where the file has no value, the one that the trial uses
+        values = [trial.used().get(name) if is_missing(value) else value
+                  for value, trial in zip(runs[name], runs[TRIAL], strict=True)]
+        runs[name] = pd.Series([tuple(value) if isinstance(value, list) else value for value in values], runs.index)
+    return runs
 
 
 def csv_of(runs: pd.DataFrame) -> pd.DataFrame:
@@ -183,8 +162,7 @@ def _tuples() -> list[str]:
     return [field.name for field in settings() if isinstance(field.default, tuple)]
 
 
-def _tuple(value: Any) -> tuple[Any, ...]:
-    """Return a list of numbers as a tuple; `runs.csv` has it as JSON."""
+def _tuple(value: Any) -> tuple[Any, ...]:  # `runs.csv` has it as JSON
     return tuple(json.loads(value) if isinstance(value, str) else value)
 
 
@@ -200,11 +178,10 @@ def trials_of(runs: pd.DataFrame) -> list[TrialConfig]:
     """
     if TRIAL not in runs:
         return [_trial_of(row) for row in runs.to_dict("records")]
-    trials = list(runs[TRIAL])
-    for place, trial in enumerate(trials):
+    for place, trial in enumerate(runs[TRIAL]):
         if not isinstance(trial, TrialConfig):
             raise _not_composed(runs.iloc[place])
-    return trials
+    return list(runs[TRIAL])
 
 
 def ask(runs: pd.DataFrame, question: Callable[[TrialConfig], Any]) -> pd.Series:
@@ -218,7 +195,6 @@ def such(runs: pd.DataFrame, question: Callable[[TrialConfig], Any]) -> pd.DataF
 
 
 def _trial_of(row: Mapping[str, Any]) -> TrialConfig:
-    """Return the trial of a row of settings; errors as in `trials_of`."""
     # A data frame has other number types, for example floats for integers.
     kinds: dict[str, Any] = {name: type(SETTINGS[name].default) for name in setting_names()}
     kinds |= dict.fromkeys(_tuples(), _tuple)
@@ -241,20 +217,6 @@ def _not_composed(row: Mapping[str, Any], reason: str = "") -> ReportError:
         return ReportError(f"trial {key}: {extension}, and load the runs again")
     return ReportError(f"trial_key: must be that of the settings of the run, got {key}{reason}; another version of "
                        "this software tracked it")
-
-
-def is_missing(value: object) -> bool:
-    """Whether a setting does not apply to a run: None, or NaN."""
-    return value is None or (isinstance(value, float) and math.isnan(value))
-
-
-def value_text(value: object) -> str:
-    """Return a setting's value as text; a dash if it does not apply."""
-    if isinstance(value, tuple | list):
-        return " × ".join(map(str, value))
-    if is_missing(value):
-        return NO_VALUE
-    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def searched(store: Reader, experiment: Experiment, runs: Sequence[TrackedRun] | None = None) -> Experiment:
@@ -297,10 +259,7 @@ def common_value(column: pd.Series) -> Any:
 
 
 def noise_sources(runs: pd.DataFrame) -> pd.Series:
-    """Return each run's setting `noise`, `research` or `secure`; empty for runs without a mechanism.
-
-    Without a trial it is the tracked one.
-    """
+    """Return each run's setting `noise`, of its trial or as tracked: `research`, `secure`; none without a mechanism."""
     tracked = (runs if TRIAL in runs else with_trials(runs)).reindex(columns=[TRIAL, "noise"])
     sources = [trial.canonical().get("noise") if trial else noise for trial, noise in tracked.itertuples(index=False)]
     return pd.Series(sources, runs.index, dtype=object)
@@ -313,16 +272,6 @@ def relations(runs: pd.DataFrame, kind: str) -> pd.Series:
     return runs.get("privacy.relation", pd.Series("not tracked", runs.index))
 
 
-def by_noise(settings: Sequence[str]) -> list[str]:
-    """Return distinct noise settings, sorted: non-private, sigmas, targets (certified, label), noise multipliers."""
-    def sort_key(setting: str) -> tuple[bool, str, float]:  # whether it has a value, its name (a sigma has none), value
-        if setting in ("", NON_PRIVATE):
-            return False, "", 0.0  # first
-        name, _, number = setting.rpartition("=")
-        return True, name, float(number)
-    return sorted(set(settings), key=sort_key)
-
-
 def require_accuracy(runs: pd.DataFrame, name: str = "test/accuracy") -> None:
     """Check that every trial has this accuracy. `ReportError` names the first trial that has none."""
     accuracy = runs.reindex(columns=[name])[name]  # all empty if no trial has it
@@ -331,15 +280,6 @@ def require_accuracy(runs: pd.DataFrame, name: str = "test/accuracy") -> None:
         row = missing.iloc[0]  # an example for the message
         first = f"{row['algorithm']} {row['setting']} seed={row['seed']} ({row['trial_key']}, {row['status']})"
         raise ReportError(f"{name}: missing for {len(missing)} of {len(runs)} trials, the first is {first}")
-
-
-def setting_label(setting: str) -> str:
-    """Return the label of a noise setting: `σ = 0.1`, `ε ≤ 3` (a target is met from below), `non-private`, ..."""
-    if setting == NON_PRIVATE:
-        return setting
-    name, _, number = setting.rpartition("=")
-    symbols = {"": "σ =", "epsilon": "ε ≤", "label_epsilon": "label ε ≤"}
-    return f"{symbols.get(name, f'{name} =')} {number}"
 
 
 def require_one(runs: pd.DataFrame, names: Sequence[str], where: str) -> None:
@@ -361,10 +301,7 @@ def require_replicates(runs: pd.DataFrame, along: Sequence[str] = ()) -> None:
 
 
 def require_seeds_alone(runs: pd.DataFrame, place: str, which: str) -> None:
-    """Check that trials which, for example, `are averaged` differ only in their seed.
-
-    A mean over others would hide the cause of a difference.
-    """
+    """Check that trials which, for example, `are averaged` differ only in their seed: others would hide a cause."""
     if differ := differing(trials_of(runs), lambda _: None):
         values = "; ".join(f"{name}: {', '.join(map(value_text, runs[name].unique()))}" for name in differ)
         raise MixedTrials(f"{place}: only the seed may differ between trials that {which}, got {values}")

@@ -13,6 +13,7 @@ from scipy.stats import t, ttest_ind
 
 PAIRED, WELCH = "paired by seed", "Welch"  # methods for the interval of a difference of means
 SUMMARY = ["mean", "half_width", "low", "high", "bootstrap_low", "bootstrap_high", "n"]  # columns of `summarize`
+CONFIDENCE = 0.95  # of all intervals
 MAX_ENUMERATED = 5  # largest sample with all bootstrap draws enumerated
 
 
@@ -30,7 +31,7 @@ class MeanInterval(NamedTuple):
         return self.high - self.mean
 
 
-def mean_interval(values: Sequence[float], confidence: float = 0.95) -> MeanInterval:
+def mean_interval(values: Sequence[float]) -> MeanInterval:
     """Return the mean over seeds with Student's t interval: mean +- t_{n-1} s/sqrt(n); values must be finite, n >= 1.
 
     For normal values its coverage is exact for any n. A percentile bootstrap of two or three values covers the true
@@ -42,11 +43,12 @@ def mean_interval(values: Sequence[float], confidence: float = 0.95) -> MeanInte
     mean = float(sample.mean())
     if sample.size == 1:
         return MeanInterval(mean, float("nan"), float("nan"), 1)
-    half_width = float(t.ppf((1 + confidence) / 2, sample.size - 1) * sample.std(ddof=1) / np.sqrt(sample.size))
+    half_width = float(t.ppf((1 + CONFIDENCE) / 2, sample.size - 1) * sample.std(ddof=1) / np.sqrt(sample.size))
     return MeanInterval(mean, mean - half_width, mean + half_width, sample.size)
 
 
-def bootstrap_interval(values: Sequence[float], confidence: float = 0.95, resamples: int = 10_000) -> MeanInterval:
+def bootstrap_interval(values: Sequence[float], confidence: float = CONFIDENCE, resamples: int = 10_000
+                       ) -> MeanInterval:
     """Return the mean over seeds with the interval of the percentile bootstrap (Efron 1979).
 
     The interval has quantiles of means of n values drawn with replacement. Up to n = 5 all n^n draws are enumerated;
@@ -60,14 +62,14 @@ def bootstrap_interval(values: Sequence[float], confidence: float = 0.95, resamp
     return MeanInterval(mean, float(low), float(high), n)
 
 
-def welch_interval(a: Sequence[float], b: Sequence[float], confidence: float = 0.95) -> MeanInterval:
+def welch_interval(a: Sequence[float], b: Sequence[float]) -> MeanInterval:
     """Return the difference of the means of two independent samples, b - a, with Welch's t interval (Welch 1947).
 
     n is the smaller sample's; low and high are NaN if a sample has one value.
     """
     mean_a, mean_b = mean_interval(a), mean_interval(b)
     with warnings.catch_warnings(action="ignore", category=RuntimeWarning):  # for equal values or a single one
-        low, high = ttest_ind(b, a, equal_var=False).confidence_interval(confidence)
+        low, high = ttest_ind(b, a, equal_var=False).confidence_interval(CONFIDENCE)
     return MeanInterval(mean_b.mean - mean_a.mean, float(low), float(high), min(mean_a.n, mean_b.n))
 
 

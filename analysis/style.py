@@ -27,8 +27,9 @@ from matplotlib.ticker import NullLocator
 from matplotlib.transforms import ScaledTranslation
 
 from analysis import svg
-from analysis.runs import LABELS, ReportError, algorithm_labels
-from analysis.text import n_seeds, names_of
+from analysis.labels import LABELS, algorithm_labels, names_of
+from analysis.runs import ReportError
+from analysis.text import n_seeds
 from pipeline.trials.feedback import COLOURS
 from pipeline.trials.fields import refuse
 
@@ -263,11 +264,12 @@ def looks(table: pd.DataFrame, lines: Sequence[str] = ()) -> dict[tuple[Any, ...
     found = {}
     for algorithm in present(rows):
         variants = rows[rows["algorithm"] == algorithm].to_dict("records")
-        shades = np.linspace(-0.4, 0.5, len(variants)) if len(variants) > 1 else [0.0]
-        for place, (row, shade) in enumerate(zip(variants, shades, strict=True)):
+        for place, (row, shade) in enumerate(zip(variants, np.linspace(-0.4, 0.5, len(variants)), strict=True)):
             own = look(algorithm)
             if len(variants) > 1:
-                own |= {"color": _shaded(own["color"], shade), "marker": VARIANTS[place % len(VARIANTS)]}
+                end = 1.0 if shade > 0 else 0.0  # mixed with white, or with black
+                own |= {"color": tuple(value + abs(shade) * (end - value) for value in to_rgb(own["color"])),
+                        "marker": VARIANTS[place % len(VARIANTS)]}
             found[tuple(row.values())] = own | {"label": names_of(row, named) or algorithm_labels()[algorithm]}
     return found
 
@@ -275,12 +277,6 @@ def looks(table: pd.DataFrame, lines: Sequence[str] = ()) -> dict[tuple[Any, ...
 def markers(table: pd.DataFrame) -> dict[tuple[Any, ...], dict[str, Any]]:
     """Return the look of every algorithm's points, which no line joins."""
     return {key: {**own, "linestyle": "none"} for key, own in looks(table).items()}
-
-
-def _shaded(color: Any, shade: float) -> tuple[float, ...]:
-    """Return a colour mixed with black (shade -1 to 0) or white (0 to 1)."""
-    end = 1.0 if shade > 0 else 0.0
-    return tuple(value + abs(shade) * (end - value) for value in to_rgb(color))
 
 
 def present(table: pd.DataFrame) -> list[str]:
@@ -321,19 +317,14 @@ def _marker_text(point: Mapping[str, Any], x: str, label: str) -> str:
     return "\n".join(lines)
 
 
-def shifts(count: int) -> list[float]:
-    """Return the shift of each of several curves to the right, in points; shifts are equally spaced around 0."""
-    step = min(SHIFT, WIDEST / count)
-    return [step * (place - (count - 1) / 2) for place in range(count)]
-
-
 def curves(ax: Axes, points: pd.DataFrame, x: str, found: Mapping[tuple[Any, ...], Mapping[str, Any]],
-           lines: Sequence[str] = (), **line_properties: Any) -> None:
+           lines: Sequence[str] = ()) -> None:
     """Plot a `curve` for each line of `looks` that has points, shifted so that bars do not overlap."""
     groups = dict(list(points.groupby(["algorithm", *lines], sort=False, dropna=False)))
     shown = [key for key in found if key in groups]
-    for key, shift in zip(shown, shifts(len(shown)), strict=True):
-        curve(ax, groups[key], x, key[0], shift, **{**found[key], **line_properties})
+    step = min(SHIFT, WIDEST / len(shown))
+    for place, key in enumerate(shown):
+        curve(ax, groups[key], x, key[0], step * (place - (len(shown) - 1) / 2), **found[key])
 
 
 def handles(found: Mapping[tuple[Any, ...], Mapping[str, Any]]) -> list[Artist]:
@@ -355,8 +346,7 @@ def log_axis(ax: Axes, values: Sequence[float]) -> None:
     ax.xaxis.set_minor_locator(NullLocator())
 
 
-def _tick_text(tick: float) -> str:
-    """Return a tick as text, `2 × 10^6` in place of `2e+06`."""
+def _tick_text(tick: float) -> str:  # `2 × 10^6` in place of `2e+06`
     if tick < LARGE_TICK:
         return f"{tick:g}"
     digits, exponent = f"{tick:.1e}".split("e")

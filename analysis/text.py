@@ -1,73 +1,23 @@
-"""Settings, levels, epsilons and captions in words: at axes, lines and panels, in tables and in notes."""
+"""Sentences and parts of sentences on runs and points, for captions and notes: n, interval, epsilon, what is fixed."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Any
 
 import pandas as pd
 
+from analysis.labels import level_name, value_text
 from analysis.layout import AMOUNT, level
-from analysis.runs import (
-    DATASETS,
-    algorithm_labels,
-    ask,
-    is_missing,
-    noise_sources,
-    relations,
-    setting_label,
-    trials_of,
-    value_text,
-)
+from analysis.runs import ask, noise_sources, relations, trials_of
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.kinds import GUARANTEED, standing
 from pipeline.trials.naming import counted
 
 PROTECTED = {"label": "labels only", "claimed": "no guarantee"}  # kinds that do not protect whole records
-# By setting: its name at an axis, and its symbol before a value. Others are called as in the file.
-NAMES = {"batch_size": ("Batch size m", "m"), "tau_h": ("Bound on activations τ_h", "τ_h"),
-         "tau_f": ("Bound on the error τ_f", "τ_f"), "tau_e": ("Bound on the error τ_e", "τ_e"),
-         "clipping_norm": ("Clipping norm C", "C"), "target_norm": ("Clipping norm C", "C"),
-         "sigma": ("Noise level σ", "σ"), "noise_multiplier": ("Noise multiplier z", "z"),
-         "learning_rate": ("Learning rate η", "η"), "target_epsilon": ("Certified ε", "ε"),
-         "target_label_epsilon": ("Label ε", "label ε")}
 # What a note names as fixed, if all trials have one value.
 TOLD = ("dataset", "features", "network", "mechanism", AMOUNT, "tau_h", "clipping_norm", "batch_size",
         "epochs", "learning_rate", "optimizer")
-
-
-def axis_name(name: str) -> str:
-    """Return the name of a setting at an axis."""
-    return NAMES[name][0] if name in NAMES else name.replace("_", " ").capitalize()
-
-
-def in_words(name: str) -> str:
-    """Return the name of a setting within a sentence."""
-    words = axis_name(name)
-    return words[0].lower() + words[1:]
-
-
-def level_name(name: str, value: Any, named: bool = False) -> str:
-    """Return a factor's level as text: `DFA`, `ε ≤ 3`, `τ_h = 0.5`, `epochs = 20`; empty if it does not apply.
-
-    Texts stand alone, or after the setting's name: `mlp`, `network mlp`.
-    """
-    if is_missing(value):
-        return ""
-    if name == "algorithm":
-        return algorithm_labels()[value]
-    if name in (AMOUNT, "dataset"):
-        return DATASETS[value].label if name == "dataset" else setting_label(value)
-    text = value_text(value)
-    if isinstance(value, str):
-        return f"{name} {text}" if named else text.replace("_", " ")
-    return f"{NAMES[name][1] if name in NAMES else name.replace('_', ' ')} = {text}"
-
-
-def names_of(row: Mapping[str, Any], factors: Sequence[str]) -> str:
-    """Return the levels of a row as text: `DFA, τ_h = 0.5`."""
-    return ", ".join(filter(None, (level_name(name, row[name]) for name in factors)))
 
 
 def with_levels(runs: pd.DataFrame, factors: Sequence[str]) -> pd.DataFrame:
@@ -87,11 +37,6 @@ def settings_text(trial: TrialConfig, fields: Sequence[str]) -> str:
     """Return a trial's values of these fields, as `clipping_norm 2, batch_size 256`; omit fields that do not apply."""
     settings = trial.canonical()
     return ", ".join(f"{name} {value_text(settings[name])}" for name in fields if name in settings)
-
-
-def short(value: float) -> str:
-    """Return an epsilon with three digits or, from a thousand on, as an integer: `0.523`, `1,204`."""
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
 def n_seeds(counts: pd.Series) -> str:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
@@ -18,20 +17,11 @@ from analysis.exhibits.frontier.points import tightest
 from analysis.exhibits.metrics import METRICS, Metric, feedback_is_measured
 from analysis.exhibits.needs import layout_by, with_axes, without_alignment
 from analysis.exhibits.table import Table, crossed
+from analysis.labels import NO_VALUE, axis_name, in_words, level_name, names_of
 from analysis.layout import AMOUNT, NOISE
-from analysis.runs import NO_VALUE, ReportError, common_value, relations, such, trials_of
+from analysis.runs import ReportError, common_value, relations, such, trials_of
 from analysis.statistics import SUMMARY
-from analysis.text import (
-    axis_name,
-    best_of,
-    epsilon_text,
-    fixed_text,
-    in_words,
-    level_name,
-    means_text,
-    names_of,
-    with_levels,
-)
+from analysis.text import best_of, epsilon_text, fixed_text, means_text, with_levels
 from pipeline.experiment.experiment import Experiment
 from pipeline.trials.kinds import GUARANTEED
 
@@ -98,16 +88,12 @@ def texts(table: pd.DataFrame, axes: Sequence[str], runs: pd.DataFrame) -> Texts
     over, layout = " and ".join(map(in_words, axes)), table.attrs["layout"]
     common = [level_name(name, runs[name].iloc[0]) for name in ("dataset", AMOUNT) if runs[name].nunique() == 1]
     where = f" on {', '.join(common)}" if "dataset" not in layout.factors else ""
-    for metric, part in table.groupby("metric", sort=False):
-        found = METRICS[str(metric)]
-
-        def mean(row: Mapping[str, Any], of: Metric = found) -> str:
-            return of.text(row["mean"], row["half_width"])
-
-        body += [f"{found.heading}{where} by {over}: {means_text(part['n'])}"
-                 f"{best_of(part['choices'].max())}.",
-                 crossing(part, axes, table.attrs["by"], mean)]
-    notes = [*(METRICS[metric].meaning for metric in table["metric"].unique()),
+    for name, part in table.groupby("metric", sort=False):
+        metric = METRICS[str(name)]
+        means = [metric.text(row.mean, row.half_width) for row in part.itertuples()]
+        body += [f"{metric.heading}{where} by {over}: {means_text(part['n'])}{best_of(part['choices'].max())}.",
+                 crossing(part.assign(text=means), axes, table.attrs["by"])]
+    notes = [*(METRICS[name].meaning for name in table["metric"].unique()),
              fixed_text(runs, (*axes, *layout.factors, *(NOISE if AMOUNT in layout.factors else ()))),
              f"With it, as the file says: {', '.join(map(in_words, layout.bound))}." if layout.bound else "",
              *(f"Each ε is a {epsilon_text(kind, of_kind)}." for kind in GUARANTEED
@@ -115,28 +101,23 @@ def texts(table: pd.DataFrame, axes: Sequence[str], runs: pd.DataFrame) -> Texts
     accuracies = table[table["metric"] == "accuracy"]
     if accuracies["epsilon"].nunique() > 1:
         body += ["ε of every point; it is that of its targets where a file gives them.",
-                 crossing(accuracies, axes, table.attrs["by"], lambda row: f"{row['epsilon']:.3g}")]
+                 crossing(accuracies.assign(text=accuracies["epsilon"].map("{:.3g}".format)), axes, table.attrs["by"])]
     if (table["choices"] > 1).any():
         notes.append(ENVELOPE)
-        body += chosen(accuracies, table.attrs["by"])
+        rows = [[names_of(row, table.attrs["by"]), row["chosen"] or NO_VALUE, str(row["choices"])]
+                for row in accuracies.to_dict("records")]
+        body += ["What was chosen at every point, by mean validation accuracy over seeds.",
+                 Table.of(["point", "chosen", "of settings"], rows, text_columns=(0, 1))]
     return Texts(tuple(body[:2]), tuple(body[2:]), tuple(filter(None, notes)))
 
 
-def crossing(part: pd.DataFrame, axes: Sequence[str], by: Sequence[str],
-             text: Callable[[Mapping[str, Any]], str]) -> Table:
-    """Return a table with a column per value of the first axis, and a row per combination of the other columns `by`."""
+def crossing(part: pd.DataFrame, axes: Sequence[str], by: Sequence[str]) -> Table:
+    """Return the column `text`, with a column per value of the first axis and a row per value of the others of `by`."""
     names = [name for name in by if name != axes[0]]
     records = part.sort_values(axes[0], kind="stable").to_dict("records")
-    values = {(names_of(row, names), level_name(axes[0], row[axes[0]])): text(row) for row in records}
+    values = {(names_of(row, names), level_name(axes[0], row[axes[0]])): row["text"] for row in records}
     rows = [names_of(row, names) for row in part.to_dict("records")]
     return crossed(rows, dict.fromkeys(column for _, column in values), values)
-
-
-def chosen(table: pd.DataFrame, by: Sequence[str]) -> list[str | Table]:
-    """Return a caption and a table of what was chosen at every point."""
-    rows = [[names_of(row, by), row["chosen"] or NO_VALUE, str(row["choices"])] for row in table.to_dict("records")]
-    return ["What was chosen at every point, by mean validation accuracy over seeds.",
-            Table.of(["point", "chosen", "of settings"], rows, text_columns=(0, 1))]
 
 
 def plot(table: pd.DataFrame, axis: str) -> Figure:
@@ -156,20 +137,16 @@ def plot(table: pd.DataFrame, axis: str) -> Figure:
                             names_of(points.iloc[0], layout.panels))
             if is_log:
                 style.log_axis(ax, table[axis])
-        for metric in table["metric"].unique():  # panels of a metric have one scale
-            _share([ax for (_, points), ax in zip(groups, axes, strict=True)
-                    if common_value(points["metric"]) == metric], METRICS[metric])
+        for name in table["metric"].unique():  # panels of a metric have one scale
+            first, *others = [ax for (_, points), ax in zip(groups, axes, strict=True)
+                              if common_value(points["metric"]) == name]
+            for ax in others:
+                ax.sharey(first)
+            first.autoscale_view()
+            style.within(first, METRICS[name].low, METRICS[name].high)
         style.name_once(axes)
         style.legend(figure, style.handles(found), style.seeds(table["n"]))
     return figure
-
-
-def _share(axes: Sequence[Axes], metric: Metric) -> None:
-    """Give panels of one metric one scale."""
-    for ax in axes[1:]:
-        ax.sharey(axes[0])
-    axes[0].autoscale_view()
-    style.within(axes[0], metric.low, metric.high)
 
 
 def heatmap(table: pd.DataFrame, axes: Sequence[str]) -> Figure:

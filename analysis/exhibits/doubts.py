@@ -1,4 +1,7 @@
-"""Checks over the runs of a report: each returns nothing, or a problem with its place and remedy."""
+"""Checks over the runs of a report: each returns nothing, or a problem with its place and remedy.
+
+The headline asks all of them for its list of doubts, and those in `AGAINST` before it gives a verdict.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from dataclasses import Field
 from typing import Any, NamedTuple
 
 from analysis.exhibits.evidence import KEY, NO_FRONTIER, Evidence, Key
-from analysis.runs import DATASETS, NON_PRIVATE, algorithm_labels, setting_label
+from analysis.labels import DATASETS, NON_PRIVATE, algorithm_labels, setting_label
 from analysis.statistics import accuracy_error, welch_interval
 from pipeline.experiment.search import Domain, Search
 from pipeline.trials.arithmetic import CLAMPED
@@ -255,10 +258,9 @@ def _where(points: frozenset[Key], evidence: Evidence) -> str:
 def _levels(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return the noise levels of rows, shortened: `ε ≤ 1, 3`."""
     levels: list[str] = []
-    last_symbol = ""
+    last_symbol = None
     for label in dict.fromkeys(setting_label(row["setting"]) for row in rows):  # each once
         symbol, _, number = label.rpartition(" ")  # `ε ≤`, `3`
-        is_repeated = bool(levels) and symbol == last_symbol
-        levels.append(number if is_repeated else label)
+        levels.append(number if symbol == last_symbol else label)
         last_symbol = symbol
     return abridged(levels, MOST_NAMED)

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import pandas as pd
 
 from analysis.exhibits.metrics import METRICS
-from analysis.runs import Sweep, algorithm_labels, ask, by_noise, load_runs, require_accuracy, setting_names, trials_of
+from analysis.labels import algorithm_labels, by_noise
+from analysis.runs import Sweep, ask, load_runs, require_accuracy, setting_names, trials_of
 from analysis.statistics import SUMMARY
 from analysis.statistics import summarize as summary
 from analysis.text import settings_text

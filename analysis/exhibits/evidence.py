@@ -1,4 +1,4 @@
-"""The runs of a report for its checks: the points that it shows, and the runs from which they were chosen."""
+"""The runs of a report for its headline and checks: the points shown, and the runs from which they were chosen."""
 
 from __future__ import annotations
 
@@ -90,8 +90,7 @@ class Evidence:
         """The points of each curve, as dictionaries, by (data set, kind of epsilon, algorithm)."""
         curves: dict[Key, list[dict[str, Any]]] = {}
         for row in self.rows:
-            curve = row["key"][:3]  # the first columns of `KEY`
-            curves.setdefault(curve, []).append(row)
+            curves.setdefault(row["key"][:3], []).append(row)  # by the first columns of `KEY`
         return curves
 
     @property

@@ -17,9 +17,9 @@ from analysis.exhibits.frontier.points import PRICE, compared_epsilon, summarize
 from analysis.exhibits.metrics import METRICS
 from analysis.exhibits.selection import Choice
 from analysis.exhibits.table import Table
-from analysis.runs import DATASETS, NO_VALUE, algorithm_labels
+from analysis.labels import DATASETS, NO_VALUE, algorithm_labels, short
 from analysis.statistics import MeanInterval, accuracy_error, difference_of
-from analysis.text import PROTECTED, short
+from analysis.text import PROTECTED
 from pipeline.experiment.experiment import Experiment
 from pipeline.trials.kinds import GUARANTEED, KINDS
 from pipeline.trials.naming import counted
@@ -35,7 +35,7 @@ LEADS, ELSEWHERE, COSTS = "The lead at each ε", "Other data sets and kinds of �
 
 
 class Headline(NamedTuple):
-    """What a report says first."""
+    """What a report says first, and `photonic report` prints."""
 
     verdict: str = ""  # one sentence
     test_error: str = ""  # a sentence, if the test records have a larger error than the seeds
@@ -45,13 +45,13 @@ class Headline(NamedTuple):
 
     @property
     def folded(self) -> dict[str, Sequence[str | Table]]:
-        """Return what stands behind the verdict, by heading: the details, and the doubts with their number."""
+        """What stands behind the verdict, by heading: the details, and the doubts with their number."""
         behind = {**self.details, f"Doubts ({len(self.doubts)})": self.doubts}
         return {heading: parts for heading, parts in behind.items() if parts}
 
     @property
     def brief(self) -> list[str]:
-        """Return the sentences without the tables, the verdict first."""
+        """The sentences without the tables, the verdict first."""
         behind = [part for parts in self.folded.values() for part in parts if isinstance(part, str)]
         return [sentence for sentence in (self.verdict, self.test_error, *behind) if sentence]
 
@@ -72,7 +72,7 @@ class Lead(NamedTuple):
 
     @property
     def outcome(self) -> str:
-        """Return what explains the lead: seeds, perhaps settings of no known origin, or why that is not known.
+        """What explains the lead: seeds, perhaps settings of no known origin, or why that is not known.
 
         If all seeds have the same small difference, the interval is too narrow: the test set's resolution decides.
         """
@@ -88,7 +88,7 @@ class Lead(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        """Return the end of a sentence: `BP leads DFA by 0.49 points, more than seeds explain (...)`."""
+        """The end of a sentence: `BP leads DFA by 0.49 points, more than seeds explain (...)`."""
         points = [(_label(point), _score(point)) for point in (self.first, self.second)]
         if self.reasons or not is_difference(self.difference.mean):
             return f"{self.outcome} (test accuracy: {', '.join(map(' '.join, points))})"
@@ -98,7 +98,7 @@ class Lead(NamedTuple):
 
     @property
     def cells(self) -> list[str]:
-        """Return the row of a table."""
+        """The row of a table."""
         low, high = (f"{end:+.2f}".replace("-", "−") for end in (self.difference.low, self.difference.high))
         interval = NO_VALUE if np.isnan(self.difference.low) else f"{low} to {high}, {self.pairing}"
         best, following = (f"{_label(point)} {_score(point)}" for point in (self.first, self.second))
@@ -119,7 +119,9 @@ def compose(runs: pd.DataFrame, experiment: Experiment, choice: Choice | None = 
     answers = [_answer(evidence, *frontier) for frontier in frontiers if frontier in known]
     first, *others = answers or [Headline(NO_EPSILON)]
     elsewhere = [part for other in others for part in (other.verdict, *other.details.get(LEADS, ()))]
-    costs = [] if points.empty else [*_no_choice(evidence), *_price(experiment, choice)]
+    chosen_from = evidence.shown[evidence.shown["kind"] != NO_FRONTIER].drop_duplicates(KEY)
+    is_free = not (experiment.plan.asks or is_chosen(chosen_from, experiment.past))
+    costs = [] if points.empty else [*([NO_CHOICE] if is_free else []), *_price(experiment, choice)]
     past = [f"{line}." for line in experiment.past.lines(experiment.trials)]
     details = {**first.details, ELSEWHERE: elsewhere, COSTS: [*costs, *past]}
     doubts = [doubt.sentence for doubt in examine(evidence)]
@@ -149,7 +151,7 @@ def published(choice: Choice, runs: pd.DataFrame, experiment: Experiment) -> Hea
 
 
 def _answer(evidence: Evidence, dataset: str, kind: str) -> Headline:
-    """Return the verdict on the frontier of a data set and kind of epsilon, with the lead at each epsilon."""
+    """Return the verdict on one frontier, with the lead at each epsilon."""
     place = f" on {DATASETS[dataset].label}" if evidence.shown["dataset"].nunique() > 1 else ""
     if reason := evidence.refused.get((dataset, kind)):
         return Headline(f"No verdict for {kind} ε{place}: {reason}.")
@@ -167,12 +169,16 @@ def _answer(evidence: Evidence, dataset: str, kind: str) -> Headline:
     verdict = f"At {kind} ε ≤ {short(typical.epsilon)}{place}{_remark(kind, typical.cost)}, {typical.verdict}."
     choices = points["choices"].max()
     chosen = f", each at the best of up to {choices} settings by validation" if choices > 1 else ""
-    summary = f"Highest mean test accuracy by {kind} ε ({KINDS[kind].protects}){place}{chosen}: {_winners(leads)}."
+    won: dict[str, list[str]] = {}  # leader -> epsilons at which it leads
+    for lead in leads:
+        won.setdefault(lead.leader, []).append(short(lead.epsilon))
+    winners = "; ".join(f"{leader} at {', '.join(found)}" for leader, found in won.items())
+    summary = f"Highest mean test accuracy by {kind} ε ({KINDS[kind].protects}){place}{chosen}: {winners}."
     return Headline(verdict, _test_error(typical.errors, dataset), {LEADS: [summary, *_table(leads)]})
 
 
 def _lead(group: pd.DataFrame, epsilon: float, point_runs: pd.DataFrame, evidence: Evidence) -> Lead:
-    """Return the lead of the best algorithm over the next one, from the points at an epsilon, sorted by their mean."""
+    """Return the lead at an epsilon, from its points, sorted by their mean."""
     by_algorithm = group.drop_duplicates("algorithm")
     leader = who_leads({_label(point): point["mean"] for point in by_algorithm.to_dict("records")})
     first, second = by_algorithm[:2].to_dict("records")
@@ -181,14 +187,6 @@ def _lead(group: pd.DataFrame, epsilon: float, point_runs: pd.DataFrame, evidenc
     reasons, unknown_origin = against(evidence, first["dataset"], first["kind"], (first, second))
     return Lead(epsilon, leader, first, second, difference, pairing, reasons, unknown_origin,
                 _cost(by_algorithm[:2], evidence), _errors(by_seed, first["dataset"]))
-
-
-def _winners(leads: Sequence[Lead]) -> str:
-    """Return who leads at which epsilons: `BP at 1, 3; DFA at 8`."""
-    epsilons: dict[str, list[str]] = {}
-    for lead in leads:
-        epsilons.setdefault(lead.leader, []).append(short(lead.epsilon))
-    return "; ".join(f"{leader} at {', '.join(found)}" for leader, found in epsilons.items())
 
 
 def _table(leads: Sequence[Lead]) -> list[str | Table]:
@@ -268,15 +266,8 @@ def _remark(kind: str, cost: str) -> str:
     return f" ({remarks})" if remarks else ""
 
 
-def _no_choice(evidence: Evidence) -> list[str]:
-    """Return a sentence that no point of a frontier was chosen among settings, if that is so."""
-    points = evidence.shown[evidence.shown["kind"] != NO_FRONTIER].drop_duplicates(KEY)
-    is_free = not (evidence.experiment.plan.asks or is_chosen(points, evidence.experiment.past))
-    return [NO_CHOICE] if is_free else []
-
-
 def _price(experiment: Experiment, choice: Choice | None) -> Iterator[str]:
-    """Yield sentences on the privacy cost of publishing the best trial, and on the runs that chose the settings."""
+    """Yield sentences on the cost of publishing the best trial, and on the runs that chose the settings."""
     if choice and choice.selected:
         number = f"{choice.trials + choice.gone} " if choice.trials else ""
         yield (f"Publishing the best of all {number}certified trials costs selected ε = {choice.selected.value:.3g}; "
@@ -298,5 +289,4 @@ def _label(row: Mapping[str, Any]) -> str:
 
 
 def _score(row: Mapping[str, Any]) -> str:
-    """Return a point's mean test accuracy with its interval as text, in percent."""
     return f"{METRICS['accuracy'].text(row['mean'], row['half_width'])}%"

@@ -9,16 +9,8 @@ from analysis.exhibits.exhibit import Exhibit, Texts
 from analysis.exhibits.frontier.points import tightest
 from analysis.exhibits.metrics import HEADINGS, METRICS
 from analysis.exhibits.table import Table
-from analysis.runs import (
-    DATASETS,
-    NO_VALUE,
-    NON_PRIVATE,
-    algorithm_labels,
-    ask,
-    setting_label,
-    trials_of,
-    value_text,
-)
+from analysis.labels import DATASETS, NO_VALUE, NON_PRIVATE, algorithm_labels, setting_label, value_text
+from analysis.runs import ask, trials_of
 from analysis.text import epsilon_text, means_text
 from pipeline.experiment.factors import find_factors
 from pipeline.trials.kinds import GUARANTEED

@@ -97,9 +97,8 @@ def hidden_alignment(runs: pd.DataFrame, layers: str) -> pd.Series:
 
     The output layer is left out: its learning signal is the error itself for every kind of feedback.
     """
-    def of_trial(trial: TrialConfig, row: pd.Series) -> float:
-        """Return the mean alignment over a trial's hidden layers, convolutions included; NaN if any layer lacks it."""
-        keys = [f"{layers}{layer}" for layer in range(1, len(trial.layers))]
-        return row.reindex(keys).astype(float).mean(skipna=False)
-    rows = zip(trials_of(runs), (row for _, row in runs.iterrows()), strict=True)
-    return pd.Series([of_trial(trial, row) for trial, row in rows], index=runs.index, dtype=float)
+    values = []
+    for trial, (_, row) in zip(trials_of(runs), runs.iterrows(), strict=True):
+        keys = [f"{layers}{layer}" for layer in range(1, len(trial.layers))]  # of hidden ones, convolutions included
+        values.append(row.reindex(keys).astype(float).mean(skipna=False))
+    return pd.Series(values, index=runs.index, dtype=float)

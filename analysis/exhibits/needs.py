@@ -74,10 +74,11 @@ def by(trials: Sequence[TrialConfig], name: str, experiment: Experiment) -> str:
     values: dict[Any, list[set[Any]]] = {}  # of each axis, by line
     for trial in shown:
         line = levels(trial, ("algorithm", *layout.factors)) if len(axes) == 1 else ()
-        for seen, axis in zip(values.setdefault(line, [set() for _ in axes]), axes, strict=True):
-            seen.add(getattr(trial, axis))
-    if not any(all(len(seen) > 1 for seen in of_line) for of_line in values.values()):
-        found = [f"{axis} {_values(shown, axis)}" for axis in axes]
+        for of_axis, axis in zip(values.setdefault(line, [set() for _ in axes]), axes, strict=True):
+            of_axis.add(getattr(trial, axis))
+    if not any(all(len(of_axis) > 1 for of_axis in of_line) for of_line in values.values()):
+        distinct = {axis: sorted({getattr(trial, axis) for trial in shown}) for axis in axes}
+        found = [f"{axis} {', '.join(f'{value:.4g}' for value in seen) or 'none'}" for axis, seen in distinct.items()]
         alike = " that agree in all else" if len(axes) == 1 else ""
         return f"needs trials{alike} at two values or more of {' and of '.join(axes)}, got {' and '.join(found)}"
     if len(axes) == 2 and len({levels(trial, axes) for trial in shown}) <= max(map(len, values[()])):
@@ -87,14 +88,13 @@ def by(trials: Sequence[TrialConfig], name: str, experiment: Experiment) -> str:
 
 def with_axes(trials: Sequence[TrialConfig], axes: Sequence[str]) -> list[TrialConfig]:
     """Return the trials that use these settings, with noise given as they say."""
-    return [trial for trial in trials if all(axis in trial.canonical() and (axis not in NOISE or _gives(trial, axis))
+    def gives(trial: TrialConfig, axis: str) -> bool:
+        """Whether a trial's noise is given by this setting: sigma, but not where a target sets it."""
+        targets = {"sigma": trial.target_label_epsilon, "noise_multiplier": trial.target_epsilon}
+        return not targets.get(axis) and (axis in targets or bool(getattr(trial, axis)))
+
+    return [trial for trial in trials if all(axis in trial.canonical() and (axis not in NOISE or gives(trial, axis))
                                              for axis in axes)]
-
-
-def _gives(trial: TrialConfig, axis: str) -> bool:
-    """Whether a trial's noise is given by this setting: sigma, but not where a target sets it."""
-    targets = {"sigma": trial.target_label_epsilon, "noise_multiplier": trial.target_epsilon}
-    return not targets.get(axis) and (axis in targets or bool(getattr(trial, axis)))
 
 
 def layout_by(trials: Sequence[TrialConfig], axes: Sequence[str], experiment: Experiment) -> Layout:
@@ -213,19 +213,18 @@ def without_choice(trials: Sequence[TrialConfig], cell: Callable[[TrialConfig], 
     varied = differing(trials, cell)
     if "delta" in varied:
         return "needs one delta, but the trials have several"
-    has_scores = all(trial.validation_fraction and trial.disclosure != "withheld" for trial in trials)
-    if not varied or has_scores:
+    if not varied or log_scores(trials):
         return ""
     return (f"takes the best by validation accuracy over {', '.join(varied)}, but not all trials log that "
             "(validation_fraction > 0, private_metrics plain or noisy)")
 
 
+def log_scores(trials: Sequence[TrialConfig]) -> bool:
+    """Whether all trials log validation accuracy, with noise or without."""
+    return all(trial.validation_fraction and trial.disclosure != "withheld" for trial in trials)
+
+
 def without_alignment(trials: Sequence[TrialConfig]) -> str:
     """Return why the alignment of these trials cannot be shown; empty if all trials measure it."""
-    if not all(trial.alignment_batches for trial in trials):
-        return "shows alignment, which trials with alignment_batches 0 do not measure"
-    return ""
-
-
-def _values(trials: Sequence[TrialConfig], field: str) -> str:  # the distinct ones, for messages
-    return ", ".join(f"{value:.4g}" for value in sorted({getattr(trial, field) for trial in trials})) or "none"
+    measured = all(trial.alignment_batches for trial in trials)
+    return "" if measured else "shows alignment, which trials with alignment_batches 0 do not measure"

@@ -13,16 +13,8 @@ from analysis.exhibits.envelope import SCORE
 from analysis.exhibits.exhibit import Exhibit, Texts
 from analysis.exhibits.frontier.points import PRICE, tightest
 from analysis.exhibits.table import Table
-from analysis.runs import (
-    NO_VALUE,
-    ReportError,
-    Sweep,
-    load_runs,
-    require_accuracy,
-    require_one,
-    trials_of,
-    with_trials,
-)
+from analysis.labels import NO_VALUE
+from analysis.runs import ReportError, Sweep, load_runs, require_accuracy, require_one, trials_of, with_trials
 from analysis.text import under_assumptions
 from pipeline.accounting import Epsilon, account
 from pipeline.accounting.evaluations import holds_out, scores_are_covered, selected_epsilon
@@ -63,14 +55,9 @@ class Choice:
     equals: int = 0  # other trials that it is not ahead of; 0 for random stopping, which tells of no other
 
     @property
-    def metrics(self) -> dict[str, float]:
-        """The metric `epsilon/selected/<rule>` of the selected epsilon; empty unless it is a finite number."""
-        return choice_findings(self.selected, self.reason, self.noise)[0]
-
-    @property
-    def tags(self) -> dict[str, str]:
-        """Tags with the assumptions of the metric, or the reason why there is none."""
-        return choice_findings(self.selected, self.reason, self.noise)[1]
+    def findings(self) -> tuple[dict[str, float], dict[str, str]]:
+        """The metric `epsilon/selected/<rule>`, none unless it is a finite number; tags with its assumptions."""
+        return choice_findings(self.selected, self.reason, self.noise)
 
 
 def best(runs: Sweep, epsilon: float, kind: str = "certified") -> pd.Series:

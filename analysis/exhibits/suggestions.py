@@ -19,8 +19,8 @@ from analysis import style
 from analysis.exhibits.envelope import SCORE
 from analysis.exhibits.exhibit import Exhibit, Texts
 from analysis.exhibits.table import Table
-from analysis.runs import NO_VALUE, ReportError, algorithm_labels, trials_of, value_text
-from analysis.text import axis_name
+from analysis.labels import NO_VALUE, algorithm_labels, axis_name, value_text
+from analysis.runs import ReportError, trials_of
 from pipeline.accounting.budget import Filter, restored_filter
 from pipeline.accounting.epsilon import Epsilon
 from pipeline.experiment.experiment import Experiment

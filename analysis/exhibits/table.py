@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from analysis.runs import NO_VALUE
+from analysis.labels import NO_VALUE
 
 PACKAGE = r"% \usepackage{booktabs}"
 # Characters with a special meaning in LaTeX, or without a glyph in pdflatex; all others are unchanged.
@@ -50,12 +50,11 @@ class Table:
         return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
-def crossed(names: Iterable[str], columns: Iterable[str], cells: Mapping[tuple[str, str], str], corner: str = ""
-            ) -> Table:
+def crossed(names: Iterable[str], columns: Iterable[str], cells: Mapping[tuple[str, str], str]) -> Table:
     """Return the table of cells by (name of a row, column), with a dash for each that is missing."""
     columns = list(columns)
     rows = [[name, *(cells.get((name, column), NO_VALUE) for column in columns)] for name in dict.fromkeys(names)]
-    return Table.of([corner, *columns], rows)
+    return Table.of(["", *columns], rows)
 
 
 def markdown(*parts: str | Table) -> str:

@@ -16,18 +16,8 @@ from matplotlib.ticker import MaxNLocator
 from analysis import style
 from analysis.exhibits.exhibit import Exhibit
 from analysis.exhibits.metrics import METRICS, Metric, layer_name
-from analysis.runs import (
-    NON_PRIVATE,
-    ReportError,
-    algorithm_labels,
-    by_noise,
-    common_value,
-    load_history,
-    require_replicates,
-    setting_label,
-    such,
-    trials_of,
-)
+from analysis.labels import NON_PRIVATE, algorithm_labels, by_noise, setting_label
+from analysis.runs import ReportError, common_value, load_history, require_replicates, such, trials_of
 from analysis.statistics import SUMMARY
 from analysis.text import means_text
 from pipeline.tracking.reader import Reader

@@ -20,18 +20,8 @@ from analysis import style
 from analysis.exhibits.exhibit import Exhibit, Texts
 from analysis.exhibits.needs import readings, update_sigma
 from analysis.exhibits.table import Table
-from analysis.runs import (
-    DATASETS,
-    NO_VALUE,
-    NON_PRIVATE,
-    ReportError,
-    algorithm_labels,
-    ask,
-    common_value,
-    load_history,
-    noise_sources,
-    require_replicates,
-)
+from analysis.labels import DATASETS, NO_VALUE, NON_PRIVATE, algorithm_labels
+from analysis.runs import ReportError, ask, common_value, load_history, noise_sources, require_replicates
 from analysis.text import means_text, under_assumptions
 from pipeline.tracking.reader import Reader
 from pipeline.trials.config import settings

@@ -14,18 +14,8 @@ import pandas as pd
 from analysis.exhibits.envelope import averaged, ordered
 from analysis.exhibits.exhibit import Exhibit, Texts
 from analysis.exhibits.table import Table, crossed
-from analysis.runs import (
-    DATASETS,
-    NO_VALUE,
-    NON_PRIVATE,
-    ReportError,
-    algorithm_labels,
-    by_noise,
-    common_value,
-    require_replicates,
-    setting_label,
-    trials_of,
-)
+from analysis.labels import DATASETS, NO_VALUE, NON_PRIVATE, algorithm_labels, by_noise, setting_label
+from analysis.runs import ReportError, common_value, require_replicates, trials_of
 from analysis.statistics import plus_minus
 from analysis.text import means_text
 from pipeline.trials.naming import counted

@@ -12,13 +12,14 @@ from matplotlib.figure import Figure
 from analysis import style
 from analysis.exhibits.exhibit import Exhibit, save
 from analysis.exhibits.headline import Headline
+from analysis.labels import value_text
 from analysis.report import match
 from analysis.report.match import Comparison, Side, accuracies, names_of
 from analysis.report.overview import abridged
 from analysis.report.page import Page, render
 from analysis.report.report import Report
 from analysis.report.statements import epsilons, notes, state
-from analysis.runs import ReportError, frame_of, value_text
+from analysis.runs import ReportError, frame_of
 from pipeline.experiment.experiment import Experiment
 from pipeline.tracking.reader import Reader
 from pipeline.trials.naming import counted
@@ -41,19 +42,13 @@ def write(a: Experiment, b: Experiment, store_a: Reader, store_b: Reader, out: P
         runs.append(frame_of(store.runs(), experiment.trials, source=experiment.source))
     label_a, label_b = _labels(a, b, runs)
     comparison = match.compare(Side(label_a, a, runs[0]), Side(label_b, b, runs[1]))
-    exhibits = [draw(comparison)]
-    contents = {name: content for exhibit in exhibits for name, content in exhibit.files.items()}
+    exhibit = Exhibit("comparison", "Difference in test accuracy", match.texts(comparison),
+                      comparison.table.round(6), plot(comparison))  # the data have all metrics
     differs, verdict = match.headline(comparison)
     said = Headline(verdict, details={"What differs": [differs]})
-    contents["index.html"] = render(_page(comparison, exhibits, said)).encode()
+    contents = {**exhibit.files, "index.html": render(_page(comparison, exhibit, said)).encode()}
     folder = Path("reports", f"{a.name}-and-{b.name}") if out is None else out
-    return Report(save(contents, folder), exhibits, said)
-
-
-def draw(comparison: Comparison) -> Exhibit:
-    """Return the exhibit of differences in test accuracy; its data have all metrics."""
-    return Exhibit("comparison", "Difference in test accuracy", match.texts(comparison), comparison.table.round(6),
-                   plot(comparison))
+    return Report(save(contents, folder), [exhibit], said)
 
 
 def plot(comparison: Comparison) -> Figure:
@@ -82,15 +77,14 @@ def plot(comparison: Comparison) -> Figure:
     return figure
 
 
-def _page(comparison: Comparison, exhibits: Sequence[Exhibit], headline: Headline) -> Page:
-    """Return the content of the comparison's page, with the privacy statements of both experiments' trials."""
+def _page(comparison: Comparison, exhibit: Exhibit, headline: Headline) -> Page:
     runs = pd.concat([comparison.a.runs, comparison.b.runs])
     facts = []
     for side in (comparison.a, comparison.b):
         commits = ", ".join(_commits(side.runs)) or "not recorded"
         facts.append((side.label, f"{counted(len(side.runs), 'trial')}, commit {commits}"))
     return Page(title=f"{comparison.a.label} and {comparison.b.label}", what="Comparison", headline=headline,
-                facts=facts, exhibits=exhibits, privacy=state(runs), epsilons=epsilons(runs), notes=notes(runs))
+                facts=facts, exhibits=[exhibit], privacy=state(runs), epsilons=epsilons(runs), notes=notes(runs))
 
 
 def _labels(a: Experiment, b: Experiment, runs: Sequence[pd.DataFrame]) -> tuple[str, str]:

@@ -11,18 +11,8 @@ import pandas as pd
 
 from analysis.exhibits.exhibit import Texts
 from analysis.exhibits.table import Table
-from analysis.runs import (
-    DATASETS,
-    NO_VALUE,
-    ReportError,
-    algorithm_labels,
-    ask,
-    is_missing,
-    require_seeds_alone,
-    setting_label,
-    setting_names,
-    value_text,
-)
+from analysis.labels import DATASETS, NO_VALUE, algorithm_labels, is_missing, setting_label, value_text
+from analysis.runs import ReportError, ask, require_seeds_alone, setting_names
 from analysis.statistics import PAIRED, WELCH, difference_of
 from analysis.text import n_seeds
 from pipeline.experiment.experiment import Experiment
@@ -125,7 +115,7 @@ def texts(comparison: Comparison) -> Texts:
 
 
 def accuracies(comparison: Comparison) -> pd.DataFrame:
-    """Return the rows of the comparison's table that are on test accuracy."""
+    """Return the rows of a comparison's table that are on test accuracy."""
     return comparison.table[comparison.table["metric"] == ACCURACY]
 
 
@@ -163,7 +153,6 @@ def headline(comparison: Comparison) -> list[str]:
 
 
 def _differs(comparison: Comparison) -> str:
-    """Return a sentence on the settings that differ between the matched trials of both experiments."""
     if not comparison.differs:
         return "The settings of matched trials are equal."
     differences = "; ".join(f"`{name}`: {values_a} against {values_b}"

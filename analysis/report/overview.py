@@ -1,4 +1,4 @@
-"""Compose the page of a report: runs, results, guarantees, and commands to repeat it."""
+"""Compose the page of a report: runs, results, guarantees, and commands to repeat it. `report.write` calls it last."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -22,20 +22,10 @@ from analysis.exhibits.headline import Headline
 from analysis.exhibits.metrics import HEADINGS, layer_name
 from analysis.exhibits.selection import Choice
 from analysis.exhibits.table import Cell
+from analysis.labels import DATASETS, NO_VALUE, algorithm_labels, by_noise, setting_label, short, value_text
 from analysis.report.page import Download, Page, TrialColumn
 from analysis.report.statements import epsilons, guarantees, kinds_of, notes, of_others, state
-from analysis.runs import (
-    DATASETS,
-    NO_VALUE,
-    NOISE,
-    TRIAL,
-    algorithm_labels,
-    by_noise,
-    setting_label,
-    setting_names,
-    value_text,
-)
-from analysis.text import short
+from analysis.runs import NOISE, TRIAL, setting_names
 from pipeline.experiment.experiment import Experiment
 from pipeline.experiment.prices import without_amplification
 from pipeline.tracking.artifacts import TrackedRun
@@ -52,20 +42,12 @@ TO_SEND = ("A reviewer needs the folder of this page, which `{report}` writes. A
 SECRET_TO_SEND = "A reviewer gets index.html alone; other files of this folder tell what must stay secret."
 
 
-def shown(experiment: Experiment, runs: pd.DataFrame, choice: Choice | None) -> pd.DataFrame:
-    """Return the rows that a report may show: all rows or, with random stopping, only the best trial's."""
-    if experiment.plan.publishes_all:
-        return runs
-    best_key = choice.trial_key if choice else None
-    return runs[runs["trial_key"] == best_key]
-
-
 def compose(experiment: Experiment, runs: pd.DataFrame, tracked: Sequence[TrackedRun], *, store: Reader,
             choice: Choice | None, exhibits: Sequence[Exhibit], data: bytes, headline: Headline,
             left_out: Sequence[tuple[str, str]] = (), notice: str = "") -> Page:
     """Return the page of a report.
 
-    `runs` are those that may be `shown`, `tracked` the same runs in the store, and `data` the content of `runs.csv`.
+    `runs` are those that may be shown, `tracked` the same runs in the store, and `data` the content of `runs.csv`.
     """
     commits = ", ".join(map(abridged, _counted(tracked, "git_commit"))) or "not recorded"
     page = Page(title=experiment.name, what="Experiment report", notice=notice, headline=headline,
@@ -86,15 +68,24 @@ def compose(experiment: Experiment, runs: pd.DataFrame, tracked: Sequence[Tracke
 
 
 def _facts(experiment: Experiment, runs: pd.DataFrame, tracked: Sequence[TrackedRun]) -> list[tuple[str, str]]:
-    """Return (name, value) of what was run: trials, data, varied settings, the settings' origin, and time."""
     begin, end = _span(tracked)
-    algorithms = ", ".join(algorithm_labels()[algorithm] for algorithm in runs["algorithm"].unique())
-    return [("Trials", ", ".join(f"{count} {status}" for status, count in Counter(runs["status"]).items())),
-            ("Data", ", ".join(DATASETS[name].label for name in runs["dataset"].unique())), ("Algorithm", algorithms),
-            ("Noise", ", ".join(map(setting_label, by_noise(runs["setting"])))),
-            *((name, _values(runs[name])) for name in (*_varied(experiment, runs), "seed")),
-            *_settings_origin(experiment, runs), ("Began (UTC)", f"{begin:%Y-%m-%d %H:%M}"),
+    facts = [("Trials", ", ".join(f"{count} {status}" for status, count in Counter(runs["status"]).items())),
+             ("Data", ", ".join(DATASETS[name].label for name in runs["dataset"].unique())),
+             ("Algorithm", ", ".join(algorithm_labels()[name] for name in runs["algorithm"].unique())),
+             ("Noise", ", ".join(map(setting_label, by_noise(runs["setting"])))),
+             *((name, _values(runs[name])) for name in (*_varied(experiment, runs), "seed"))]
+    return [*facts, *origin_of_settings(experiment, runs["seed"]), ("Began (UTC)", f"{begin:%Y-%m-%d %H:%M}"),
             ("First start to last end", duration((end - begin).total_seconds()))]
+
+
+def origin_of_settings(experiment: Experiment, seeds: Iterable[int]) -> list[tuple[str, str]]:
+    """Return the preset and the runs that chose the settings, and how many of their seeds are reported too."""
+    facts = [("Preset", experiment.preset)] if experiment.preset else []
+    if chosen := experiment.chosen:
+        reused = set(chosen.seeds) & set(seeds) if isinstance(chosen.seeds, tuple) else set()
+        remark = f" ({counted(len(reused), 'seed')} of these also reported here)" if reused else ""
+        facts.append(("Settings chosen before", f"{chosen}{remark}"))
+    return facts
 
 
 def manifest(experiment: Experiment, runs: pd.DataFrame, tracked: Sequence[TrackedRun],
@@ -181,13 +172,11 @@ def _hidden(runs: pd.DataFrame, shown_settings: Sequence[str]) -> Iterator[Trial
 
 def _number_column(heading: str, values: pd.Series, text: Callable[[float], str], filter_names: tuple[str, ...],
                    largest_first: bool = False) -> TrialColumn:
-    """Return a column of numbers, formatted by `text`; a dash for nan."""
     cells = [Cell(NO_VALUE) if math.isnan(value) else Cell(text(value), value) for value in values]
     return TrialColumn(heading, cells, filter_names, numeric=True, largest_first=largest_first)
 
 
 def _setting_column(name: str, values: pd.Series, shown: bool = True) -> TrialColumn:
-    """Return the column of a setting, as text; a dash where it does not apply to a trial."""
     filter_names = ("sigma", "σ") if name == "sigma" else ()
     is_numeric = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values.dropna())
     cells = [Cell(value_text(value)) for value in values]
@@ -226,17 +215,6 @@ def abridged(commit: str) -> str:
     return re.sub("([0-9a-f]{10})[0-9a-f]{30}", r"\1", commit)
 
 
-def _settings_origin(experiment: Experiment, runs: pd.DataFrame) -> list[tuple[str, str]]:
-    """Return facts on the settings' origin: the preset, and the runs that chose them, with the seeds reported too."""
-    preset = [("Preset", experiment.preset)] if experiment.preset else []
-    if experiment.chosen is None:
-        return preset
-    seeds = experiment.chosen.seeds
-    reused = set(seeds) & set(runs["seed"]) if isinstance(seeds, tuple) else set()
-    remark = f" ({counted(len(reused), 'seed')} of these also reported here)" if reused else ""
-    return [*preset, ("Settings chosen before", f"{experiment.chosen}{remark}")]
-
-
 def _span(tracked: Sequence[TrackedRun]) -> tuple[datetime, datetime]:
     """Return the first start and the last end of the runs (UTC)."""
     begin = min(run.start_ms for run in tracked)
@@ -249,10 +227,9 @@ def _varied(experiment: Experiment, runs: pd.DataFrame) -> list[str]:
 
     Mechanism (`none` aside) and data set come first, if the runs have several, then those that the experiment varies.
     """
-    others_varied = [name for name in experiment.varied if name not in ("mechanism", "dataset")]
     mechanism = ["mechanism"] if len(set(runs["mechanism"]) - {"none"}) > 1 else []
     dataset = ["dataset"] if runs["dataset"].nunique() > 1 else []
-    return [*mechanism, *dataset, *others_varied]
+    return [*mechanism, *dataset, *(name for name in experiment.varied if name not in ("mechanism", "dataset"))]
 
 
 def _trials_note(runs: pd.DataFrame, links: Sequence[str]) -> str:

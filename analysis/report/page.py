@@ -21,7 +21,7 @@ from matplotlib.colors import to_hex
 from analysis.exhibits.exhibit import Exhibit
 from analysis.exhibits.headline import Headline
 from analysis.exhibits.table import Cell, Table
-from analysis.runs import algorithm_labels
+from analysis.labels import algorithm_labels
 from analysis.style import PALETTE
 from analysis.svg import SVG, XLINK
 
@@ -39,17 +39,17 @@ class Download:
 
     @property
     def text(self) -> str:
-        """Return the content of a text file."""
+        """The content of a text file."""
         return self.content.decode()
 
     @property
     def kind(self) -> str:
-        """Return the label of the download button, the type of the file: `SVG`, `PDF`, `CSV`."""
+        """The label of the download button, the type of the file: `SVG`, `PDF`, `CSV`."""
         return self.name.rpartition(".")[2].upper()
 
     @property
     def href(self) -> str:
-        """Return the file as a `data:` link, which contains it."""
+        """The file as a `data:` link, which contains it."""
         return f"data:{DATA[self.kind.lower()]};base64,{base64.b64encode(self.content).decode()}"
 
 
@@ -142,9 +142,7 @@ def downloads(exhibit: Exhibit) -> list[Download]:
 def drawing(exhibit: Exhibit) -> Markup:
     """Return the figure of an exhibit as inline SVG; empty if there is none."""
     svg = exhibit.drawn.get("svg")
-    if not svg:
-        return Markup()
-    return inline_svg(svg.decode(), f"figure-{exhibit.name}", exhibit.title)
+    return inline_svg(svg.decode(), f"figure-{exhibit.name}", exhibit.title) if svg else Markup()
 
 
 def inline_svg(text: str, prefix: str, label: str) -> Markup:
@@ -188,7 +186,7 @@ def _inline(text: str) -> Markup:
 
 
 def _marked(text: str) -> Markup:
-    """Return a table cell's text as HTML; the name of an algorithm gets a mark in its colour of the figures."""
+    """Return a table cell as HTML; the name of an algorithm gets a mark in its colour of the figures."""
     for algorithm, label in algorithm_labels().items():
         if text in (label, algorithm):
             mark = Markup('<i class="mark" style="--mark: var(--{})"></i>').format(algorithm)

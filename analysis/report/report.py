@@ -14,8 +14,9 @@ from analysis.exhibits import headline, selection, suggestions
 from analysis.exhibits.exhibit import Exhibit, save, to_csv
 from analysis.exhibits.frontier import others
 from analysis.exhibits.headline import Headline
+from analysis.exhibits.needs import log_scores
 from analysis.exhibits.selection import Choice
-from analysis.report.overview import compose, file_name, manifest, shown
+from analysis.report.overview import compose, file_name, manifest
 from analysis.report.page import render
 from analysis.runs import MissingTrials, ReportError, csv_of, frame_of, searched
 from pipeline.accounting.budget import require_unchanged
@@ -35,7 +36,7 @@ NO_BEST = "selection", "the best trial is chosen, and the choice paid for, once 
 
 
 class Progress(NamedTuple):
-    """Progress of a sweep: numbers of trials that have ended, that a report shows, and that are planned."""
+    """Numbers of trials of an unfinished sweep that have ended, that its report shows, and that are planned."""
 
     ended: int
     shown: int
@@ -43,13 +44,8 @@ class Progress(NamedTuple):
     which: str  # are shown
 
     @property
-    def mark(self) -> str:
-        """Return the remark on an unfinished sweep that titles of exhibits get."""
-        return f"unfinished: {self.shown} of {self.planned} trials"
-
-    @property
     def notice(self) -> str:
-        """Return sentences on an unfinished sweep, for the head of a page."""
+        """Return sentences for the head of a page."""
         return (f"Unfinished: {self.ended} of {self.planned} trials have ended. Shown are {self.shown}, {self.which}; "
                 "no best trial is chosen.")
 
@@ -92,7 +88,8 @@ def write(experiment: Experiment, store: Store, out: Path | None = None, where: 
     if choice:
         exhibits.append(selection.draw(choice))
     said = drawing.attempt("headline", _headline, experiment, runs, choice) or Headline()
-    public_runs = shown(experiment, runs, choice)
+    best_alone = runs[runs["trial_key"] == (choice.trial_key if choice else None)]
+    public_runs = runs if experiment.plan.publishes_all else best_alone
     public_keys = set(public_runs["trial_key"])
     tracked = [run for run in stored if run.trial_key in public_keys]
     contents = _contents(experiment, runs, exhibits, where)
@@ -152,15 +149,20 @@ def _ended(experiment: Experiment, store: Store,
         ended = {run.trial_key for run in stored if run.status in ENDED}
         experiment, progress = complete_part(experiment, ended, missing)
         runs = frame_of(stored, experiment.trials, source=experiment.source)
-    if runs.empty:
-        why = _why_none(experiment, store, len(stored))
-        raise MissingTrials(f"{experiment.name}: must have a trial to report; {why}")
-    return experiment, runs, progress
+    if not runs.empty:
+        return experiment, runs, progress
+    suggestions, why = store.suggestions() if experiment.plan.asks else [], "it has none"
+    if any(suggestion.started for suggestion in suggestions):
+        why = (f"its {counted(len(stored), 'trial')} were asked for in another space or with another base (run "
+               f"`photonic sweep {experiment.source}`)")
+    elif suggestions:
+        why = nothing_fits(len(suggestions), len(stored))
+    raise MissingTrials(f"{experiment.name}: must have a trial to report; {why}")
 
 
 @dataclass
 class _Drawing:
-    """Draws what a report shows, and notes what it leaves out, as `Report` has it."""
+    """Draws what a report shows, and notes what it leaves out, for the fields of `Report` with these names."""
 
     experiment: Experiment
     runs: pd.DataFrame
@@ -174,7 +176,7 @@ class _Drawing:
         def draw(name: str) -> Exhibit:
             exhibit = catalogue.draw(name, experiment, self.runs, self.store)
             if progress:
-                exhibit = exhibit.marked(progress.mark)
+                exhibit = exhibit.marked(f"unfinished: {progress.shown} of {progress.planned} trials")
             exhibit.files  # noqa: B018 - made here, so that a figure that cannot be saved is one exhibit's failure
             return exhibit
 
@@ -229,7 +231,7 @@ def _log(store: Store, experiment: Experiment, paths: Sequence[Path], choice: Ch
     """Log a report to its sweep; return why a store that can only be read did not take it, else nothing."""
     try:
         if choice:
-            store.log_sweep(choice.metrics, choice.tags)  # the epsilon of the choice
+            store.log_sweep(*choice.findings)  # the epsilon of the choice
         store.log_report(paths, where)
         if said.verdict and not where:
             verdict, *more = said.brief
@@ -239,22 +241,10 @@ def _log(store: Store, experiment: Experiment, paths: Sequence[Path], choice: Ch
     return ""
 
 
-def _why_none(experiment: Experiment, store: Store, n_stored: int) -> str:
-    """Return why an experiment has no trial to report, though its sweep began."""
-    suggestions = store.suggestions() if experiment.plan.asks else []
-    if not suggestions:
-        return "it has none"
-    if any(suggestion.started for suggestion in suggestions):
-        return (f"its {counted(n_stored, 'trial')} were asked for in another space or with another base (run `photonic "
-                f"sweep {experiment.source}`)")
-    return nothing_fits(len(suggestions), n_stored)
-
-
 def _choice(experiment: Experiment, runs: pd.DataFrame, store: Store) -> Choice | None:
     """Return the best certified trial and the cost of choosing it; None without a public validation accuracy."""
     certified = certified_trials(experiment.trials)
-    is_scored = all(trial.validation_fraction and trial.disclosure != "withheld" for trial in certified)
-    if not certified or not is_scored:
+    if not certified or not log_scores(certified):
         return None
     return selection.choose(experiment, runs, suggestions.budget_epsilon(store) if experiment.plan.budget else None)
 

@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-import numpy as np
 import pandas as pd
 
 from analysis.catalogue import listed
 from analysis.exhibits.frontier.others import KIND, SHOWN_BY
 from analysis.exhibits.selection import Choice
 from analysis.exhibits.table import Table
+from analysis.labels import short
 from analysis.report.page import Guarantee
 from analysis.runs import noise_sources, relations
-from analysis.text import short
 from pipeline.accounting.label import RELATION as LABEL_RELATION
 from pipeline.accounting.statement import relation_of_kind
 from pipeline.experiment.experiment import Experiment
@@ -23,6 +22,8 @@ from pipeline.trials.naming import counted
 
 NONE = "No guarantee: these trials log no ε of any kind ({count}). The assumptions below say why."
 NO_GUARANTEE = "none"
+# By kind: with secret noise, and with noise from a recorded seed, which only simulates the guarantee.
+GUARANTEES = {"certified": ("certified", "simulated"), "label": ("labels only", "labels only, simulated")}
 NEIGHBOURS = {"add/remove": "one record, added or removed", "replace-one": "one record, replaced",
               LABEL_RELATION: "the label of one record"}
 
@@ -45,17 +46,9 @@ def guarantees(runs: pd.DataFrame) -> pd.Series:
 
 
 def _guarantees_of(kind: str, runs: pd.DataFrame) -> pd.Series:
-    """Return the guarantee of one kind of epsilon for each run, as in `guarantees`; it assumes that all runs have it.
-
-    Noise from a recorded seed only simulates a guarantee.
-    """
-    if not KINDS[kind].holds:
-        return pd.Series(NO_GUARANTEE, runs.index)
-    with_secret_noise, with_recorded_noise = "certified", "simulated"
-    if kind == "label":
-        with_secret_noise, with_recorded_noise = "labels only", "labels only, simulated"
-    is_secret = noise_sources(runs) == "secure"
-    return pd.Series(np.where(is_secret, with_secret_noise, with_recorded_noise), runs.index)
+    """Return the guarantee of one kind of epsilon, which all of these runs have, in the words of `guarantees`."""
+    secret, recorded = GUARANTEES.get(kind, (NO_GUARANTEE, NO_GUARANTEE))
+    return (noise_sources(runs) == "secure").map({True: secret, False: recorded})
 
 
 def state(runs: pd.DataFrame, choice: Choice | None = None) -> list[Guarantee]:
@@ -64,11 +57,12 @@ def state(runs: pd.DataFrame, choice: Choice | None = None) -> list[Guarantee]:
     A statement includes the noise source of its trials. The choice gets one if an epsilon covers it.
     """
     statements = []
+    selected = choice.selected if choice else None
     for kind, (guarantees_something, text, *_) in KINDS.items():
         runs_of_kind = runs[_has(runs, kind)]
-        if choice and choice.selected and kind == choice.selected.kind:
-            neighbours = _neighbours([choice.selected.relation])
-            statements.append(Guarantee(kind, f"{text} {neighbours}{choice.noise}", True, choice.standing))
+        if choice and selected and kind == selected.kind:
+            said = f"{text} {_neighbours([selected.relation])}{choice.noise}"
+            statements.append(Guarantee(kind, said, True, choice.standing))
         elif not runs_of_kind.empty and guarantees_something:
             sources = noise_sources(runs_of_kind).dropna()
             said = f"{text} {_neighbours(relations(runs_of_kind, kind))}{sentence(noise_statement(sources))}"
@@ -87,10 +81,10 @@ def of_others(experiment: Experiment) -> list[Guarantee]:
     return [Guarantee(KIND, KINDS[KIND].meaning, False)] if is_shown else []
 
 
-def _neighbours(found: Iterable[str]) -> str:
+def _neighbours(tracked: Iterable[str]) -> str:
     """Return a sentence on the difference of neighbouring training sets; empty if no relation was tracked."""
-    tracked = set(found)
-    differences = [difference for relation, difference in NEIGHBOURS.items() if relation in tracked]
+    found = set(tracked)
+    differences = [difference for relation, difference in NEIGHBOURS.items() if relation in found]
     return f"Neighbours differ in {' or '.join(differences)}. " if differences else ""
 
 

@@ -17,7 +17,8 @@ import pandas as pd
 
 from analysis.exhibits.selection import choose
 from analysis.exhibits.suggestions import budget_epsilon
-from analysis.runs import algorithm_labels, frame_of
+from analysis.labels import algorithm_labels
+from analysis.runs import frame_of
 from analysis.statistics import mean_interval, plus_minus
 from pipeline import run_sweep
 from pipeline.experiment.experiment import Experiment, parse_experiment

@@ -13,9 +13,10 @@ from mlflow.tracking import MlflowClient
 from stored import changed, records, stored
 
 from analysis import style
+from analysis.labels import by_noise
 from analysis.papers import figure2, table1
 from analysis.report.report import write
-from analysis.runs import DuplicateTrials, MissingTrials, MixedTrials, ReportError, by_noise, frame_of, load_history
+from analysis.runs import DuplicateTrials, MissingTrials, MixedTrials, ReportError, frame_of, load_history
 from analysis.statistics import mean_interval
 from pipeline.experiment.experiment import Experiment
 from pipeline.experiment.sections import Shown

@@ -192,12 +192,12 @@ def test_what_a_search_publishes_is_doubted_and_nothing_else():
 def test_a_report_shows_how_settings_were_found_and_whether_its_seeds_had_a_part(seeds, told):
     chosen = Chosen(45, "validation accuracy", seeds)
     experiment = Experiment("sweep", "", tuple(declared()), chosen=chosen)
-    runs = swept(declared())
-    assert overview._settings_origin(experiment, runs) == [
+    reported = swept(declared())["seed"]
+    assert overview.origin_of_settings(experiment, reported) == [
         ("Settings chosen before", f"45 runs, by validation accuracy, {told}")]
-    assert overview._settings_origin(dataclasses.replace(experiment, chosen=None), runs) == []
+    assert overview.origin_of_settings(dataclasses.replace(experiment, chosen=None), reported) == []
     preset = dataclasses.replace(experiment, chosen=None, preset="recommended")
-    assert overview._settings_origin(preset, runs) == [("Preset", "recommended")]
+    assert overview.origin_of_settings(preset, reported) == [("Preset", "recommended")]
 
 
 # effort, and what a comparison is doubted for

@@ -19,11 +19,12 @@ from analysis import catalogue
 from analysis.exhibits.exhibit import MAX_WORDS, Exhibit, Texts
 from analysis.exhibits.headline import Headline
 from analysis.exhibits.table import Table
+from analysis.labels import NO_VALUE, algorithm_labels
 from analysis.report import page as pages
 from analysis.report.overview import trials
 from analysis.report.report import write
 from analysis.report.statements import epsilons, notes, state
-from analysis.runs import NO_VALUE, algorithm_labels, frame_of
+from analysis.runs import frame_of
 from pipeline.cli import main
 from pipeline.experiment.experiment import load_experiment, parse_experiment
 from pipeline.tracking.artifacts import TrackedRun

@@ -167,7 +167,7 @@ def test_a_choice_is_simulated_by_the_noise_of_all_that_was_looked_at(store, sou
               for trial, noise in zip(GRID, sources, strict=True)]
     choice = selection.choose(experiment(trials), runs.assign(trial_key=[trial.trial_key for trial in trials]))
     assert choice.trial_key == trials[2].trial_key and choice.standing == standing
-    text = choice.tags["privacy.notes"]
+    text = choice.findings[1]["privacy.notes"]
     assert says in text and ("simulat" in text) == ("research" in sources)
     assert ("share noise" in text) == (sources == ["research"] * 4)
     assert f"({standing}; " in selection.caption(choice) or standing == "certified"

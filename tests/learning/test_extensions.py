@@ -12,8 +12,9 @@ import pytest
 from flat import train, train_pack
 from stored import sweep_of
 
-from analysis import best, frontier, runs, style
+from analysis import best, frontier, style
 from analysis.catalogue import mismatch
+from analysis.labels import algorithm_labels
 from analysis.report import overview
 from analysis.runs import ReportError, csv_of, frame_of
 from pipeline.accounting import account, privacy_tags
@@ -81,7 +82,7 @@ def test_a_feedback_path_trains_as_what_it_is_and_has_a_curve_of_its_own():
     assert mine["train/loss"] == bp["train/loss"] and mine["alignment/layer_1"] == pytest.approx(1)
     looks = [(style.PALETTE[a], style.MARKERS[a]) for a in ("bp", "dfa", "tdfa", "pdfa", "hybrid", "mine", "other")]
     assert len({look[0] for look in looks}) == len({look[1] for look in looks}) == 7
-    assert runs.algorithm_labels()["mine"] == "Mine" and runs.algorithm_labels()["other"] == "other"
+    assert algorithm_labels()["mine"] == "Mine" and algorithm_labels()["other"] == "other"
 
 
 def test_a_setting_of_an_extension_is_one_like_any_other_and_part_of_no_other_identity():

@@ -1,4 +1,4 @@
-"""A frontier as an exhibit: figure, means, chosen settings, and the assumptions of its epsilons."""
+"""The exhibits `frontier...`: figure, means, chosen settings, assumptions of the epsilons. The catalogue calls them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from analysis.exhibits.frontier.figure import plot
 from analysis.exhibits.frontier.points import PRICE, frontiers, named, target_of, tightest
 from analysis.exhibits.metrics import METRICS, feedback_is_measured
 from analysis.exhibits.table import Table, crossed
-from analysis.runs import DATASETS, algorithm_labels, common_value, setting_label
+from analysis.labels import DATASETS, algorithm_labels, setting_label
+from analysis.runs import common_value
 from analysis.statistics import SUMMARY
 from analysis.text import best_of, epsilon_text, fixed_text, means_text
 from pipeline.accounting.epsilon import Budget
@@ -48,12 +49,9 @@ def of_experiment(runs: pd.DataFrame, name: str, experiment: Experiment) -> Exhi
 
 def tidy(points: Sequence[pd.DataFrame]) -> pd.DataFrame:
     """Return the points of all kinds as written to a file: one row each, rounded to four decimals."""
-    columns = dict.fromkeys(name for frame in points for name in frame.columns if name not in INTERNAL)
+    columns = dict.fromkeys(name for frame in points for name in frame.columns if name not in others.INTERNAL)
     table = pd.concat(points)[[*columns]]
     return table.round({name: 4 for name in ("epsilon", PRICE, *SUMMARY) if name in table})
-
-
-INTERNAL = ("dataset", "is_listed", "has_seeds", "reason")  # columns of `others.points_of` that files do not have
 
 
 def texts(points: Sequence[pd.DataFrame], runs: pd.DataFrame, budget: Budget | None = None) -> Texts:
@@ -93,8 +91,7 @@ def caption(points: pd.DataFrame, runs: pd.DataFrame) -> str:
             f"{best_of(points['choices'].max())}.")
 
 
-def _runs_on_axis(points: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
-    """Return the runs with an epsilon of the points' kind and formula, which their axis shows."""
+def _runs_on_axis(points: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:  # with an ε of its kind and formula
     return runs.loc[tightest(runs, common_value(points["kind"]), common_value(points["formula"])).notna()]
 
 
@@ -118,8 +115,7 @@ def _notes(points: pd.DataFrame, runs: pd.DataFrame, budget: Budget | None) -> l
     if ((low < metric.low) | (high > metric.high)).any():
         notes.append(f"Where an interval would leave {metric.low:g} to {metric.high:g}, its ends are cut there and "
                      "printed: so few seeds say little.")
-    if metric.meaning:
-        notes.append(metric.meaning)
+    notes.append(metric.meaning)
     if n_unmeasured := int(metric.of(axis_runs).isna().sum()):
         notes.append(f"{n_unmeasured} of {len(axis_runs)} trials have no measured {metric.name} and are left out.")
     diverged = axis_runs[axis_runs["status"] == "diverged"]

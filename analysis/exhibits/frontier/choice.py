@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
@@ -12,7 +11,8 @@ import pandas as pd
 
 from analysis.exhibits.envelope import SCORE, varied
 from analysis.exhibits.table import Table
-from analysis.runs import NO_VALUE, ask, require_accuracy, trials_of
+from analysis.labels import NO_VALUE
+from analysis.runs import ask, require_accuracy, trials_of
 from analysis.text import settings_text
 from pipeline.accounting.evaluations import selected_epsilon
 from pipeline.accounting.event import UnsupportedAccounting
@@ -104,7 +104,6 @@ def price(points: pd.DataFrame, tried: pd.DataFrame, past: Past = NO_PAST) -> pd
 
 
 def _price(point: Any, tried: pd.DataFrame, past: Past) -> float:  # Any: of `DataFrame.itertuples`
-    """Return the price of one point; NaN if none is proved."""
     gone = rivals(past, point)
     if point.choices == 1 and not gone:
         return float(point.epsilon)
@@ -113,9 +112,10 @@ def _price(point: Any, tried: pd.DataFrame, past: Past) -> float:  # Any: of `Da
     compared = tried[(tried["algorithm"] == point.algorithm) & (tried["setting"] == point.setting)]
     if point.choices > 1:  # all rivals, which without a target have other noise too
         compared = tried[tried["choice"] == compared["choice"].iloc[0]]
-    with contextlib.suppress(UnsupportedAccounting):
+    try:
         return _composed((*trials_of(compared), *gone))
-    return np.nan
+    except UnsupportedAccounting:
+        return np.nan
 
 
 def is_chosen(points: pd.DataFrame, past: Past) -> bool:
@@ -130,8 +130,7 @@ def rivals(past: Past, point: Any) -> list[TrialConfig]:  # Any: of `DataFrame.i
 
 
 @lru_cache(maxsize=1024)
-def _composed(trials: tuple[TrialConfig, ...]) -> float:
-    """Return the epsilon of all compared trials together, cached for all exhibits of a report: it takes seconds."""
+def _composed(trials: tuple[TrialConfig, ...]) -> float:  # takes seconds, and all exhibits of a report ask
     return selected_epsilon(trials).value
 
 

@@ -16,8 +16,8 @@ from analysis import style
 from analysis.exhibits.frontier import others
 from analysis.exhibits.frontier.points import compared_epsilon
 from analysis.exhibits.metrics import METRICS
-from analysis.runs import ReportError, algorithm_labels, common_value
-from analysis.text import names_of
+from analysis.labels import algorithm_labels, names_of
+from analysis.runs import ReportError, common_value
 from pipeline.trials.kinds import KINDS
 
 ROW, LINE = 0.26, 0.12  # inches of a row of dots, and of each further line of its name
@@ -51,7 +51,7 @@ def plot(frames: Sequence[pd.DataFrame], marked: pd.DataFrame = others.NONE) -> 
             style.share_x([ax for panel, ax in zip(panels, axes, strict=True)
                            if common_value(panel.points["kind"]) == kind])
         style.name_once(axes)
-        entries = [*style.handles(found), *others.legend_entries(marked)]
+        entries = [*style.handles(found), *(series.legend_entry for series in others.series_of(marked))]
         style.legend(figure, entries, style.seeds(together["n"]))
     return figure
 
@@ -126,7 +126,8 @@ def draw_panel(panel: Panel, ax: Axes, found: dict[Any, Any], lines: Sequence[st
     points, marked = panel.points, panel.marked
     metric = METRICS[common_value(points["metric"])]
     style.curves(ax, points, "epsilon", found, lines)
-    others.draw(marked, ax, shift=style.SHIFT * (len(found) + 1) / 2)
+    for series in others.series_of(marked):
+        series.draw(ax, shift=style.SHIFT * (len(found) + 1) / 2)
     epsilons = compared_epsilon(points)
     outside = ~marked["epsilon"].between(epsilons.min(), epsilons.max())
     kind = common_value(points["kind"])

@@ -19,12 +19,14 @@ from matplotlib.lines import Line2D
 from analysis import style
 from analysis.exhibits.metrics import METRICS
 from analysis.exhibits.table import Table
-from analysis.runs import DATASETS, NO_VALUE, common_value
+from analysis.labels import DATASETS, NO_VALUE
+from analysis.runs import common_value
 from analysis.text import n_seeds
 from pipeline.experiment.results import CELLS, Cited
 
 KIND = "imported"
 SHOWN_BY = "frontier"  # the exhibit that marks them
+INTERNAL = ("dataset", "is_listed", "has_seeds", "reason")  # columns of `points_of` that no file has
 FILE = "references.csv"  # in a report: the results that were read from files
 METRIC = METRICS["accuracy"]
 NONE = pd.DataFrame({"algorithm": [], "epsilon": [], "is_listed": [], "reason": []}).astype({"is_listed": bool})
@@ -43,6 +45,16 @@ class Series(NamedTuple):
     look: dict[str, Any]  # with the marker
     points: pd.DataFrame
 
+    @property
+    def legend_entry(self) -> Line2D:
+        """Its entry in a legend."""
+        return Line2D([], [], **self.look, label=f"{self.name}{self.ending}")
+
+    def draw(self, ax: Axes, shift: float) -> None:
+        """Draw a marker for each point, with its interval; those from files are shifted, in points (1/72 inch)."""
+        style.curve(ax, self.points, x="epsilon", algorithm="", label=self.name, **self.look,
+                    shift=0 if self.points["is_listed"].all() else shift)
+
 
 def points_of(results: Iterable[Cited], frames: Sequence[pd.DataFrame], dataset: str) -> pd.DataFrame:
     """Return a row for each point of results of others, with the columns of a frontier's points and these:
@@ -55,7 +67,9 @@ def points_of(results: Iterable[Cited], frames: Sequence[pd.DataFrame], dataset:
 
     There are none without certified points.
     """
-    certified = certified_points(frames)
+    # Accuracy against certified epsilon, on which results of others are marked.
+    certified = next((frame for frame in frames if common_value(frame["kind"]) == "certified"
+                      and common_value(frame["metric"]) == METRIC.name), None)
     by_point: dict[tuple[object, ...], list[Cited]] = {}
     for result in results:
         by_point.setdefault(result.point, []).append(result)
@@ -81,12 +95,6 @@ def points_of(results: Iterable[Cited], frames: Sequence[pd.DataFrame], dataset:
     return pd.DataFrame(rows)
 
 
-def certified_points(frames: Sequence[pd.DataFrame]) -> pd.DataFrame | None:
-    """Return the frame of accuracy against certified epsilon, on which results of others are marked; None without."""
-    return next((frame for frame in frames if common_value(frame["kind"]) == "certified"
-                 and common_value(frame["metric"]) == METRIC.name), None)
-
-
 def comparable(points: pd.DataFrame) -> pd.DataFrame:
     """Return the points of `points_of` that a frontier marks."""
     return points[points["reason"] == ""]
@@ -97,32 +105,7 @@ def from_files(points: pd.DataFrame) -> pd.DataFrame:
     return points[~points["is_listed"]]
 
 
-def draw(points: pd.DataFrame, ax: Axes, shift: float) -> None:
-    """Draw a marker for each point, with its intervals over seeds.
-
-    Points from files are shifted to the right, in points (1/72 inch).
-    """
-    for series in _series(points):
-        style.curve(ax, series.points, x="epsilon", algorithm="", label=series.name, **series.look,
-                    shift=0 if series.points["is_listed"].all() else shift)
-
-
-def legend_entries(points: pd.DataFrame) -> list[Line2D]:
-    """Return a legend entry for each marker."""
-    return [Line2D([], [], **series.look, label=f"{series.name}{series.ending}") for series in _series(points)]
-
-
-def dots(points: pd.DataFrame) -> dict[tuple[Any, ...], dict[str, Any]]:
-    """Return, for every point in order, a key of its own with its look, for a plot with a row for each."""
-    found: dict[tuple[Any, ...], dict[str, Any]] = {}
-    for series in _series(points):
-        for place, point in series.points.iterrows():
-            label = f"{series.name.removeprefix('imported: ')} (ε = {point['epsilon']:g})"
-            found["", place] = {**series.look, "label": label, "markersize": 5}
-    return {key: found[key] for key in sorted(found, key=lambda key: list(points.index).index(key[1]))}
-
-
-def _series(points: pd.DataFrame) -> list[Series]:
+def series_of(points: pd.DataFrame) -> list[Series]:
     """Return the series of a figure, listed references first."""
     listed = points[points["is_listed"]]
     series = []
@@ -134,6 +117,14 @@ def _series(points: pd.DataFrame) -> list[Series]:
         look = {**FROM_FILE, "marker": FILE_MARKS[place % len(FILE_MARKS)]}
         series.append(Series(f"imported: {method}", f" ({_seeds_text(group)})", look, group))
     return series
+
+
+def dots(points: pd.DataFrame) -> dict[tuple[Any, ...], dict[str, Any]]:
+    """Return, for every point in order, a key of its own with its look, for a plot with a row for each."""
+    found = {place: {**series.look, "markersize": 5,
+                     "label": f"{series.name.removeprefix('imported: ')} (ε = {point['epsilon']:g})"}
+             for series in series_of(points) for place, point in series.points.iterrows()}
+    return {("", place): found[place] for place in points.index}
 
 
 def _seeds_text(points: pd.DataFrame) -> str:

@@ -13,9 +13,10 @@ from analysis.exhibits.frontier import choice
 from analysis.exhibits.frontier.choice import PRICE as PRICE
 from analysis.exhibits.frontier.choice import pareto_front
 from analysis.exhibits.needs import layout_of_frontier
+from analysis.labels import names_of
 from analysis.runs import ReportError, Sweep, load_runs, relations, require_one, trials_of, with_trials
 from analysis.statistics import SUMMARY
-from analysis.text import names_of, with_levels
+from analysis.text import with_levels
 from pipeline.experiment.experiment import Experiment
 from pipeline.trials.kinds import GUARANTEED, KINDS
 
@@ -103,10 +104,8 @@ def compared_epsilon(points: pd.DataFrame) -> pd.Series:
 
 def target_of(row: Any) -> str:  # Any: of `DataFrame.itertuples`
     """Return the target of a point as text, `3`; empty for a point without a target."""
-    if not choice.is_target(row.setting) or row.kind not in GUARANTEED:
-        return ""
     _, _, target = row.setting.rpartition("=")
-    return target
+    return target if choice.is_target(row.setting) and row.kind in GUARANTEED else ""
 
 
 def frontiers(runs: pd.DataFrame, experiment: Experiment, metric: str = "accuracy",
@@ -132,7 +131,6 @@ def frontiers(runs: pd.DataFrame, experiment: Experiment, metric: str = "accurac
 
 
 def _by_factors(runs: pd.DataFrame, kind: str, formula: str, metric: str, experiment: Experiment) -> pd.DataFrame:
-    """Return the points of one kind, for each level of the factors of its layout."""
     runs = with_trials(runs[tightest(runs, kind, formula).notna()])
     layout = layout_of_frontier(trials_of(runs), kind, experiment)
     if layout.fault:
