@@ -97,6 +97,6 @@ def certified_epsilons(config: TrialConfig, epochs_done: int) -> list[Epsilon]:
     note = "no noise, no guarantee"
     if event.z:
         note = f"noise multiplier {event.z:.4g}; {config.parts.sampler.part_in_step}; holds for every released iterate"
-    return [Epsilon(with_sampler_error(config, event.value(accounted_delta(config), accountant), epochs_done),
+    return [Epsilon(with_sampler_error(config, event.value(accounted_delta(config), accountant)),
                     "certified", accountant, event.relation, event.sampler, config.delta, CONVERSIONS[accountant], note)
             for accountant in event.accountants]

@@ -76,8 +76,7 @@ def cover(trial: TrialConfig, epsilons: Sequence[Epsilon], epochs_done: int) -> 
         return list(epsilons)
     _, n_validation = trial.split_sizes
     noise = evaluation_noise(trial)  # standard deviation, in records
-    evaluation_epsilon = gdp_eps(math.sqrt(epochs_done) / noise, accounted_delta(trial))
-    evaluation_epsilon = with_sampler_error(trial, evaluation_epsilon, epochs_done)
+    evaluation_epsilon = with_sampler_error(trial, gdp_eps(math.sqrt(epochs_done) / noise, accounted_delta(trial)))
     note = f"validation accuracy is released with noise of {noise / n_validation:.2%} and covered"
     # A record is in training or in validation, so the larger of the two costs counts.
     return [dataclasses.replace(epsilon, value=max(epsilon.value, evaluation_epsilon), note=f"{epsilon.note}; {note}")

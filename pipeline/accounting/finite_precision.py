@@ -47,15 +47,6 @@ def _enlargement(sensitivity: float, noise: float, d: int, name: str) -> float: 
     return sensitivity / (1 - rounding) * (1 + 2.0**-40) - 1  # the last factor covers rounding here and in gamma
 
 
-def draws(config: TrialConfig) -> int:
-    """Return an upper bound on the noise draws of a whole run: on updates, optical signals and validation counts."""
-    steps = config.epochs * config.steps_per_epoch
-    draws_per_step = n_parameters(config.layers)
-    if config.parts.mechanism.optical:
-        draws_per_step += config.batch_size * sum(config.layer_sizes[1:])
-    return steps * draws_per_step + config.epochs  # one count per epoch
-
-
 def accounted_delta(config: TrialConfig) -> float:
     """Return the accountants' part of delta; the noise sampler of a secure trial has the rest."""
     return config.delta * (1 - DELTA_SHARE) if config.secure else config.delta
@@ -65,12 +56,15 @@ def within_delta(config: TrialConfig, epsilon: float, runs: float = 1) -> bool:
     """Whether the noise sampler's error over all draws of `runs` runs is within its share of delta, `DELTA_SHARE`."""
     if not config.secure:
         return True
+    draws_per_step = n_parameters(config.layers)  # of noise on the update
+    if config.parts.mechanism.optical:
+        draws_per_step += config.batch_size * sum(config.layer_sizes[1:])  # on signals, at most
+    draws = config.epochs * (config.steps_per_epoch * draws_per_step + 1)  # and on a validation count per epoch
     # log of (1 + e^epsilon) times the total variation from exact noise; e^epsilon may overflow
-    log_cost = math.log(runs * draws(config) * TOTAL_VARIATION) + math.log1p(math.exp(-epsilon)) + epsilon
+    log_cost = math.log(runs * draws * TOTAL_VARIATION) + math.log1p(math.exp(-epsilon)) + epsilon
     return log_cost <= math.log(DELTA_SHARE * config.delta)
 
 
-def with_sampler_error(config: TrialConfig, epsilon: float, epochs_done: int) -> float:
-    """Return `epsilon`, which is of `epochs_done` epochs; infinity if the noise sampler exceeds its share of delta."""
-    runs = max(1.0, epochs_done / config.epochs)  # more than one if the trial's noise was drawn again
-    return epsilon if within_delta(config, epsilon, runs) else math.inf
+def with_sampler_error(config: TrialConfig, epsilon: float) -> float:
+    """Return `epsilon` of a run, or of its first epochs; infinity if the noise sampler exceeds its share of delta."""
+    return epsilon if within_delta(config, epsilon) else math.inf

@@ -86,7 +86,7 @@ def label_epsilons(config: TrialConfig, epochs_done: int) -> list[Epsilon]:
     mu, delta = label_mu(with_sigma(config)), accounted_delta(config)
     if math.isinf(mu):
         note += "; infinite: an error is used without noise"
-    return [Epsilon(with_sampler_error(config, accountant(mu, draws, q, delta), epochs_done), kind="label",
+    return [Epsilon(with_sampler_error(config, accountant(mu, draws, q, delta)), kind="label",
                     variant=variant, relation=RELATION, sampler=config.sampler, delta=config.delta,
                     conversion=conversion, note=note)
             for variant, accountant, conversion in (("gdp", binomial_gdp_eps, "exact"),

@@ -37,11 +37,6 @@ class SettingEpsilons:
     notes: str  # the tag `privacy.notes`
     steps: tuple[str, ...] = ()  # of integer arithmetic, layer by layer
 
-    @property
-    def run_epsilons(self) -> tuple[Epsilon, ...]:
-        """The epsilons of the whole run, after its last epoch."""
-        return self.epsilons[-1]
-
 
 def statements(experiment: Experiment, by_epoch: bool = False) -> list[SettingEpsilons]:
     """Return a statement on every setting of `experiment.possible`, with epsilons `by_epoch` or of the whole run."""
@@ -95,7 +90,7 @@ def as_lines(experiment: Experiment, by_epoch: bool = False) -> Iterator[str]:
         for number, epsilons in enumerate(setting.epsilons, start=1):
             values = [f"{epsilon.metric_name.removeprefix('epsilon/')} {epsilon.value:.4g}" for epsilon in epsilons]
             yield f"  after epoch {number:>3}: {', '.join(values) or 'none'}"
-    for kind in dict.fromkeys(epsilon.kind for setting in settings for epsilon in setting.run_epsilons):  # each once
+    for kind in dict.fromkeys(epsilon.kind for setting in settings for epsilon in setting.epsilons[-1]):  # each once
         yield f"{kind}: {KINDS[kind].meaning}"
     yield from _merged_lines("assumes:", settings, lambda setting: [
         f"{'holds' if assumption.holds else 'FAILS'}  {assumption.name}: {assumption.reason}"
@@ -112,7 +107,7 @@ def _table(settings: Sequence[SettingEpsilons], epochs: Mapping[str, int]) -> It
     without_epsilon = ("none", "", "", "", "")
     for setting in settings:
         n_epochs = str(epochs[setting.trial_keys[0]])
-        for epsilon, *columns in _rows(setting.run_epsilons) or [without_epsilon]:
+        for epsilon, *columns in _rows(setting.epsilons[-1]) or [without_epsilon]:
             noise = "" if epsilon == "inf" else setting.noise  # infinite at any noise
             names_by_row.setdefault((epsilon, *columns, noise, n_epochs), []).append(setting.name)
     yield from aligned([HEADER, *((*row, _merged_names(names)) for row, names in names_by_row.items())])

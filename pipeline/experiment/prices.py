@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from pipeline.accounting.budget import Filter, make_filter
-from pipeline.accounting.certified import calibrated_noise, certified_epsilons, event_of, with_noise
+from pipeline.accounting.certified import certified_epsilons, event_of, with_noise
 from pipeline.accounting.epsilon import Epsilon
 from pipeline.accounting.evaluations import scores_are_covered, selected_epsilon
 from pipeline.accounting.event import PrivacyEvent, UnsupportedAccounting
@@ -123,13 +123,15 @@ def without_amplification(trials: Iterable[TrialConfig]) -> list[str]:
     if trial is None:
         return []
     try:
-        sampled = calibrated_noise(TrialConfig(trial.given, sampler="poisson"))
+        sampled = with_noise(TrialConfig(trial.given, sampler="poisson")).noise_multiplier
     except ConfigError:  # some settings allow no Poisson batches
         return []
-    return [f"sampler: {trial.sampler} batches amplify nothing: for epsilon {trial.target_epsilon:g}, {name} is "
-            f"{noise:.4g}; with `sampler: poisson` (batches of random size; add/remove, which alone halves it) it is "
-            f"{sampled[name]:.4g}" for name, noise in calibrated_noise(trial).items()
-            if 2 * sampled[name] < WORTH_SAYING * noise]
+    noise = with_noise(trial).noise_multiplier
+    if 2 * sampled >= WORTH_SAYING * noise:
+        return []
+    return [f"sampler: {trial.sampler} batches amplify nothing: for epsilon {trial.target_epsilon:g}, noise_multiplier "
+            f"is {noise:.4g}; with `sampler: poisson` (batches of random size; add/remove, which alone halves it) it "
+            f"is {sampled:.4g}"]
 
 
 def scope(name: str, plan: Plan,
@@ -178,11 +180,8 @@ def budget_lines(experiment: Experiment) -> Iterator[str]:
     if dearest.target_epsilon:
         yield (f"  target_epsilon {dearest.target_epsilon:g} is the cost by a trial's own accountant; the filter "
                "covers all trials together and adds up Renyi divergences of one order in its place")
-        fitting_target = 0.0
-        if n_dearest < plan.planned:
-            fitting_target = _target_that_fits(dearest, privacy_filter, plan.planned)
-        if fitting_target:
-            yield f"  for {counted(plan.planned, 'trial')} to fit, ask for target_epsilon <= {fitting_target:.2g}"
+        if n_dearest < plan.planned and (target := _target_that_fits(dearest, privacy_filter, plan.planned)):
+            yield f"  for {counted(plan.planned, 'trial')} to fit, ask for target_epsilon <= {target:.2g}"
     yield f"  {sentence(noise_statement(trial.noise for trial in plan.possible))}"
 
 
