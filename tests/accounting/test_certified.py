@@ -42,7 +42,7 @@ def test_the_event_is_derived_from_what_runs(sampler, relation, z, digits):
     without_noise = certified_epsilons(dataclasses.replace(config, noise_multiplier=0.0), 2)
     assert {epsilon.note for epsilon in without_noise} == {"no noise, no guarantee"}
     # The noise on the sum is what the event says of it, over the sensitivity: C, or 2 C.
-    deviation = training.mechanism.source.sigmas[0]
+    deviation = training.mechanism.sum.noise.sigmas[0]
     assert deviation / {"add/remove": 0.5, "replace-one": 1.0}[relation] == pytest.approx(event.noise_multiplier)
 
 
@@ -118,30 +118,30 @@ def test_audited_mu_of_a_step_comes_close_to_what_is_certified_and_stays_below(m
 
 
 def quiet_output_layer(mechanism):
-    loud, last = mechanism.source.next, mechanism.net.parameters.layers[-1].shape[1]
+    loud, last = mechanism.sum.noise.next, mechanism.net.parameters.layers[-1].shape[1]
 
     def next_noise():
         noise = loud()
         noise[:, -last:] = 0
         return noise
 
-    mechanism.source.next = next_noise
+    mechanism.sum.noise.next = next_noise
 
 
 def noise_per_record_after_the_clip(mechanism):
     """sum_i (delta_i + g_i) h_i^T: its covariance is data."""
-    bounded, sigma = mechanism.bounded, mechanism.source.sigmas[0]
+    bounded, sigma = mechanism.bounded, mechanism.sum.noise.sigmas[0]
 
     def noisy(deltas, activations):
         deltas, activations = bounded(deltas, activations)
         return [d + sigma * torch.randn_like(d) for d in deltas], activations
 
-    mechanism.bounded, mechanism.source.next = noisy, lambda: torch.zeros_like(mechanism.net.parameters.flat)
+    mechanism.bounded, mechanism.sum.noise.next = noisy, lambda: torch.zeros_like(mechanism.net.parameters.flat)
 
 
 def halved(mechanism):
-    loud = mechanism.source.next
-    mechanism.source.next = lambda: loud() / 2
+    loud = mechanism.sum.noise.next
+    mechanism.sum.noise.next = lambda: loud() / 2
 
 
 def unbounded(mechanism):

@@ -122,7 +122,7 @@ def test_secure_trials_leave_neither_seed_nor_generator_and_go_on_with_fresh_noi
         other.restore(saved.arrays, saved.values)
         assert np.array_equal(other.sampler.records[0], training.sampler.records[0])
         assert torch.equal(other.net.parameters.flat, training.net.parameters.flat)
-    drawn = [other.mechanism.source.next() for other in (training, *resumed)]
+    drawn = [other.mechanism.sum.noise.next() for other in (training, *resumed)]
     assert not torch.equal(drawn[0], drawn[1]) and not torch.equal(drawn[1], drawn[2])
     assert drawn[1].std().item() == pytest.approx(2.0**40, rel=0.1)
 
