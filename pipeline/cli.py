@@ -10,7 +10,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -281,17 +281,8 @@ def report(target: str, other: str | None, changes: tuple[str, ...], mlruns: Pat
         else:
             experiment = sliced(experiment, _assignments("--where", where)) if where else experiment
             found = single.write(experiment, Store(root=mlruns, create=False), out, ",".join(where), results)
-    lines = [found.notice] if found.notice else []
-    lines += found.headline.brief
-    *files, page = found.files
     is_logged = not (other or found.notice or found.not_logged)  # no comparison, nor an unfinished sweep
-    logged = ", and logged to the sweep's MLflow run" if is_logged else ""
-    lines += [f"page: {page}", f"beside it{logged}: {', '.join(_grouped_by_stem(files))}"]
-    lines += [f"not logged: {found.not_logged}"] if found.not_logged else []
-    if found.lacking:
-        lines.append(f"left out, for reasons that the page has: {', '.join(found.lacking)}")
-    lines += [f"{name}: {reason}" for name, reason in found.left_out if name in found.raised]
-    _print_lines(lines)
+    _print_lines(_report_lines(found, ", and logged to the sweep's MLflow run" if is_logged else ""))
     if not found.raised:
         return 0
     print(f"error: drawing {', '.join(found.raised)} failed; the page has the reasons, and all else", file=sys.stderr)
@@ -316,12 +307,22 @@ def _with_suggestions(experiment: Experiment, store: Reader) -> Experiment:
     return searched(store, experiment)
 
 
-def _grouped_by_stem(files: Iterable[Path]) -> list[str]:
-    """Return file names grouped by stem, for example `runs.csv`, `frontier.csv .md .svg`."""
+def _report_lines(found: Report, logged: str) -> Iterator[str]:
+    """Yield what the report found, and its files by stem: `runs.csv`, `frontier.csv .md .svg`."""
+    if found.notice:
+        yield found.notice
+    yield from found.headline.brief
+    *files, page = found.files
     groups: dict[str, str] = {}
     for path in files:
         groups[path.stem] = f"{groups[path.stem]} {path.suffix}" if path.stem in groups else path.name
-    return list(groups.values())
+    yield f"page: {page}"
+    yield f"beside it{logged}: {', '.join(groups.values())}"
+    if found.not_logged:
+        yield f"not logged: {found.not_logged}"
+    if found.lacking:
+        yield f"left out, for reasons that the page has: {', '.join(found.lacking)}"
+    yield from (f"{name}: {reason}" for name, reason in found.left_out if name in found.raised)
 
 
 def _assignments(option: str, texts: Sequence[str]) -> dict[str, object]:

@@ -153,7 +153,12 @@ def combine(top: Mapping[str, Any], folder: Path, preset: str) -> Iterator[Combi
     file = Level.read(top, "")
     for where, part in _cases(top):
         case = Level.read(part, where)
-        places, base, axes = file.places | case.places, file.base | case.base, _axes(file, case)
+        # The lists of one axis move together. A case's settings replace the file's.
+        replaced = case.base | case.zip
+        grid = {field: values for field, values in (file.grid | case.grid).items() if field not in replaced}
+        of_file = {field: values for field, values in file.zip.items() if field not in case.places}
+        axes = [*({field: values} for field, values in grid.items()), *filter(None, (of_file, case.zip))]
+        places, base = file.places | case.places, file.base | case.base
         key = "grid" if file.grid or case.grid else "zip"
         check_number(f"{where}{key}", math.prod(map(_length, axes)), "combinations")
         for indices in itertools.product(*(range(_length(axis)) for axis in axes)):
@@ -164,14 +169,6 @@ def combine(top: Mapping[str, Any], folder: Path, preset: str) -> Iterator[Combi
             assignments = ", ".join(f"{field}={value}" for field, value in values.items())
             yield compose(f"{where}{key}[{assignments}]" if values else f"{where}base",
                           with_located_features(base | values, folder), preset, places | indexed)
-
-
-def _axes(file: Level, case: Level) -> list[dict[str, list[Any]]]:
-    """Return the lists that are combined; the lists of one axis move together. A case's settings replace the file's."""
-    replaced = case.base | case.zip
-    grid = {field: values for field, values in (file.grid | case.grid).items() if field not in replaced}
-    of_file = {field: values for field, values in file.zip.items() if field not in case.places}
-    return [*({field: values} for field, values in grid.items()), *filter(None, (of_file, case.zip))]
 
 
 def _length(axis: Mapping[str, Sequence[Any]]) -> int:

@@ -81,18 +81,18 @@ class Recorder:
     def start(self, pack: Pack) -> None:
         """Note that a worker starts a pack, for the first time or again after a worker died."""
         self._sweep.clock.restart("write", of=pack)
-        for trial in pack.trials:
-            if trial.trial_key not in self._started and trial.trial_key not in self._ended:
-                self._store.start(trial, tags=self._public_tags(trial), also=self._sweep.experiment.varied)
-                self._started.add(trial.trial_key)
-                self._progress.start(trial)
-
-    def _public_tags(self, trial: TrialConfig) -> dict[str, str]:
-        """Return a trial's tags; digests of plugins, which may contain records, only if its metrics are plain."""
-        is_plain, plugins = trial.disclosure == "plain", self._sweep.experiment.plugins
-        colour = {RUN_COLOUR: COLOURS[name]} if (name := method(trial)) in COLOURS else {}
-        return {"git_commit": self._sweep.commit, "versions": self._versions,
-                **{f"plugin.{name}": LOADED[name] if is_plain else NOT_RECORDED for name in plugins}, **colour}
+        experiment = self._sweep.experiment
+        for trial in self.left(pack.trials):
+            if trial.trial_key in self._started:
+                continue
+            # A plugin's digest may tell of records, and is recorded only if metrics are plain.
+            digests = {f"plugin.{name}": LOADED[name] if trial.disclosure == "plain" else NOT_RECORDED
+                       for name in experiment.plugins}
+            colour = {RUN_COLOUR: COLOURS[name]} if (name := method(trial)) in COLOURS else {}
+            tags = {"git_commit": self._sweep.commit, "versions": self._versions, **digests, **colour}
+            self._store.start(trial, tags=tags, also=experiment.varied)
+            self._started.add(trial.trial_key)
+            self._progress.start(trial)
 
     def take_over(self, trials: Iterable[TrialConfig]) -> bool:
         """Take over the trials that a sweep of `reuse` has trained, each once; return whether there were any."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import socket
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -278,8 +278,13 @@ class Reader:
         experiments = {experiment.experiment_id: experiment for experiment in self._client.search_experiments()}
         budgets = {each: entry.tags.get(artifacts.BUDGET) for each, entry in experiments.items()}  # as `budget`, JSON
         found = self._client.search(list(experiments), f"params.dataset = '{dataset}'", deleted=True)
+        once: dict[str, Any] = {}  # by the id of the run that trained the trial
+        # The sort is stable: among sweeps without a budget the oldest run comes first, which trained the trial. A run
+        # without metrics comes last: a driver died while it took the trial over, so no budget has been charged.
+        for run in sorted(found, key=lambda run: (not run.data.metrics, budgets[run.info.experiment_id] is None)):
+            once.setdefault(run.data.tags.get(REUSED, run.info.run_id), run)
         runs: dict[str, list[TrackedRun]] = {}  # of certified trials (`true` or `simulated`), by id of the experiment
-        for run in _each_once(found, budgets):
+        for run in once.values():
             tags = run.data.tags
             if tags.get("privacy.certified", "false") != "false" and tags.get("privacy.relation") == relation:
                 runs.setdefault(run.info.experiment_id, []).append(tracked(run))
@@ -365,16 +370,6 @@ class Reader:
         if self._parent_id is None:
             raise self._client.refusal(f"the open sweep (experiment {self.experiment_id}) has no parent run any more")
         return self._parent_id
-
-
-def _each_once(runs: Iterable[Any], budgets: Mapping[str, str | None]) -> Iterable[Any]:
-    """Return MLflow's runs, without those of trials that count elsewhere; `budgets` are of experiments, by id."""
-    counted: dict[str, Any] = {}  # by the id of the run that trained the trial
-    # The sort is stable: among sweeps without a budget the oldest run comes first, which trained the trial. A run
-    # without metrics comes last: a driver died while it took the trial over, so no budget has been charged.
-    for run in sorted(runs, key=lambda run: (not run.data.metrics, budgets[run.info.experiment_id] is None)):
-        counted.setdefault(run.data.tags.get(REUSED, run.info.run_id), run)
-    return counted.values()
 
 
 def _pointed_to(run: TrackedRun, target: TrackedRun | None) -> TrackedRun:

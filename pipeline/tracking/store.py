@@ -113,10 +113,13 @@ class Store(Reader):
             backend.check_artifacts(self.uri, self._client.get_experiment(self._experiment_id).artifact_location)
             parent = next(self._parents(), None) or self._create_parent(name)
             self._parent_id = parent.info.run_id
-        new_params, latest_tags = _changes(parent.data, params or {})
-        self._client.write(self._parent_id, params=new_params,
-                           tags={**(tags or {}), **latest_tags, "driver": self.driver})
-        if not parent.data.params:
+        known = parent.data.params
+        texts = {param: artifacts.param_text(value) for param, value in (params or {}).items()}
+        latest = {f"latest.{param}": text for param, text in texts.items()  # whose value has ever changed
+                  if known.get(param, text) != text or f"latest.{param}" in parent.data.tags}
+        new = {param: text for param, text in texts.items() if param not in known}
+        self._client.write(self._parent_id, params=new, tags={**(tags or {}), **latest, "driver": self.driver})
+        if not known:
             for dataset in filter(None, (contents or {}).get("datasets", "").split(", ")):
                 self._client.log_dataset(self._parent_id, dataset)
         for key, text in {**_KIND, **(contents or {})}.items():
@@ -403,14 +406,6 @@ class Store(Reader):
             if not run.params and run.trial_key in begun:
                 self._client.delete_run(run.run_id)
         return [run for run in runs if run.params or run.trial_key not in begun]
-
-
-def _changes(parent: Any, params: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the params that a parent run lacks, and tags `latest.<param>` for those whose value has ever changed."""
-    texts = {param: artifacts.param_text(value) for param, value in params.items()}
-    return ({param: text for param, text in texts.items() if param not in parent.params},
-            {f"latest.{param}": text for param, text in texts.items()
-             if parent.params.get(param, text) != text or f"latest.{param}" in parent.tags})
 
 
 def _calibrated(tags: Mapping[str, str]) -> dict[str, str]:
