@@ -7,7 +7,7 @@ import json
 import shlex
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from pipeline.sweep.private import PrivateFolder
 from pipeline.tracking.artifacts import DONE, ENDED, STATUSES, TrackedRun, reused_text
 from pipeline.tracking.backend import OtherFormat
 from pipeline.tracking.reader import Reader
-from pipeline.trials.config import ConfigError
+from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.kinds import standing
 from pipeline.trials.naming import counted, duration, run_name
 
@@ -92,44 +92,36 @@ def read(store: Reader, name: str, experiment: Experiment | None = None, words: 
     if not driver and (lease := remote_lease(store, name)):
         driver, beat = lease
         elsewhere = place(driver)
-    exists = store.find(name)
-    listed = store.runs() if exists else []
+    listed = store.runs() if store.find(name) else []
     runs = {run.trial_key: run for run in listed}
-    decisions = store.decisions() if exists else []
-    if experiment and exists:
-        experiment = store.as_swept(experiment, listed)
+    decisions = store.decisions() if store.is_open else []
     checkpoints = Checkpoints(PrivateFolder(store.root, private).checkpoints(name), 0.0).found()
     epochs = {key: checkpoint.epoch for checkpoint in checkpoints if not checkpoint.problem
               for key in checkpoint.trial_keys}
     if experiment:
-        gone = store.gone(listed) if exists and any(trial.secure for trial in experiment.trials) else ()
-        trials = []
-        for trial in experiment.trials:
-            key, called = trial.trial_key, run_name(trial, experiment.varied)
-            if key in runs:
-                trials.append(_state(runs[key], called, driver, epochs))
-            else:
-                status, reason = ("lost", IN_TRASH) if key in gone else ("missing", "")
-                trials.append(TrialState(key, called, status, 0, trial.epochs, epochs.get(key, 0), reason))
+        experiment = store.as_swept(experiment, listed) if store.is_open else experiment
+        is_secure = any(trial.secure for trial in experiment.trials)
+        gone = store.gone(listed) if store.is_open and is_secure else set[str]()
+        trials = [_state_in_file(trial, run_name(trial, experiment.varied), runs, gone, driver, epochs)
+                  for trial in experiment.trials]
         # suggestions that a search has not asked for yet
         unknown = n_open = experiment.planned - len(decisions) if experiment.plan.asks else 0
         command = ["photonic", "sweep", *(words or [str(experiment.source)])]
     else:
         trials = [_state(run, run.tags.get("mlflow.runName", run.trial_key), driver, epochs)
                   for run in runs.values()]
-        planned = (store.planned() or 0) if exists else 0
+        planned = store.planned() or 0
         n_open = planned - len(decisions)
         unknown = max(0, planned - _n_passed_over(decisions) - len(trials))
         command = DEFAULT_COMMAND
-    noted = store.nodes(driver) if driver and exists else {}
+    noted = store.nodes(driver) if driver and store.is_open else {}
     has_work_left = unknown or any(trial.status not in ENDED for trial in trials)
-    can_resume = has_work_left and not driver
     return SweepState(name=name, running=bool(driver), trials=tuple(trials), unknown=unknown,
                       refused=tuple(f"{found.path.name}: {found.problem}" for found in checkpoints if found.problem),
-                      go_on=shlex.join(command) if can_resume else "", elsewhere=elsewhere, beat=beat,
-                      job=job_of(driver),
+                      go_on=shlex.join(command) if has_work_left and not driver else "", elsewhere=elsewhere,
+                      beat=beat, job=job_of(driver),
                       search=_search(decisions, max(0, n_open), len(runs)) if decisions else "",
-                      budget=_budget(store) if exists else None,
+                      budget=_budget(store) if store.is_open else None,
                       nodes=noted.get("nodes"), in_use=noted.get("in_use"),
                       past=tuple(experiment.past.lines(experiment.trials)) if experiment else (),
                       taken_over=reused_text(run for run in runs.values() if run.status in DONE),
@@ -179,6 +171,16 @@ def _budget(store: Reader) -> dict[str, Any] | None:
         return {**budget, "spent": None, "standing": f"not known from the store without its experiment file ({error})"}
     return {**budget, "spent": privacy_filter.epsilon(privacy_filter.spent(released)),
             "standing": standing(release.trial.noise for release in released)}
+
+
+def _state_in_file(trial: TrialConfig, name: str, runs: Mapping[str, TrackedRun], gone: Collection[str], driver: str,
+                   checkpoints: Mapping[str, int]) -> TrialState:
+    """Return the state of a trial of the file, from its run, or from the trial_keys that are `gone` to the trash."""
+    key = trial.trial_key
+    if key in runs:
+        return _state(runs[key], name, driver, checkpoints)
+    status, reason = ("lost", IN_TRASH) if key in gone else ("missing", "")
+    return TrialState(key, name, status, 0, trial.epochs, checkpoints.get(key, 0), reason)
 
 
 def _state(run: TrackedRun, name: str, driver: str, checkpoints: Mapping[str, int]) -> TrialState:
