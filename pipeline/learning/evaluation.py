@@ -17,7 +17,7 @@ from pipeline.learning.data.dataset import Dataset
 from pipeline.learning.data.inputs import Inputs
 from pipeline.learning.integers.rows import Activation
 from pipeline.learning.mechanisms.fixed_point import FixedPointRelease
-from pipeline.learning.randomness import GaussianNoise, RoundedNoise
+from pipeline.learning.randomness import GaussianNoise, RoundedNoise, seeds_of
 from pipeline.trials.config import TrialConfig
 
 EVALUATION_BATCH = 1_000
@@ -58,8 +58,7 @@ class Evaluation:
             deviations = [evaluation_noise(t) for t in trials]
             if shared.secure or shared.exact:
                 enlarged = [deviation * (1 + count_enlargement(deviation)) for deviation in deviations]
-                seeds = None if shared.secure else [t.seed for t in trials]
-                self._release = FixedPointRelease(enlarged, (1,), torch.device("cpu"), seeds, "evaluation")
+                self._release = FixedPointRelease(enlarged, (1,), torch.device("cpu"), seeds_of(trials), "evaluation")
                 self.noise = self._release.noise
             else:
                 self.noise = GaussianNoise([t.seed for t in trials], deviations, (1,), torch.device("cpu"),

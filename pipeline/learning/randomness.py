@@ -18,6 +18,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import torch
 
+from pipeline.trials.config import TrialConfig
+
 # Append only: the index seeds the stream. Nothing draws from `camera`; its name keeps the place of the next.
 STREAMS = ("split", "init", "feedback", "sampling", "noise", "release", "audit", "evaluation", "camera", "network")
 
@@ -99,16 +101,21 @@ class GaussianNoise:
         self.block[:, self.position:] = state["unread"].to(self.block.device)
 
 
+def seeds_of(trials: Sequence[TrialConfig]) -> list[int | None]:
+    """Return the seed of each trial's noise; None for secret noise, which has none."""
+    return [None if trial.secure else trial.seed for trial in trials]
+
+
 class RoundedNoise:
     """Integers round(2^40 x), x ~ N(0, 1), for R trials (`rounded_gaussian`).
 
-    They are drawn on the CPU. With seeds they are the same on every processor: a trial's stream gives one key per step.
-    For secret noise `seeds` is the number R: the operating system gives the keys, and no key is kept.
+    They are drawn on the CPU, the same on every processor: a trial's stream gives one key per step. For a trial without
+    a seed (`seeds_of`) the operating system gives the keys, and no key is kept.
     """
 
-    def __init__(self, seeds: Sequence[int] | int, shape: tuple[int, ...], device: torch.device, stream: str = "noise",
-                 active: Sequence[bool] = ()) -> None:  # `active`: trials with noise; all if empty
-        self.seeds = [None] * seeds if isinstance(seeds, int) else list(seeds)
+    def __init__(self, seeds: Sequence[int | None], shape: tuple[int, ...], device: torch.device,
+                 stream: str = "noise", active: Sequence[bool] = ()) -> None:  # active: with noise; all if empty
+        self.seeds = list(seeds)
         self.active = list(active) or [True] * len(self.seeds)
         self.shape, self.device, self.stream, self.step = shape, device, stream, 0
 

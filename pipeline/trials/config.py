@@ -195,14 +195,14 @@ class TrialConfig:
         return dict(self._used)
 
     def pruned(self) -> TrialConfig:
-        """Return the same trial with every unused setting at its default.
+        """Return the same trial with every setting that it does not use at its default.
 
-        The default part takes the place of a choice that is not used, as of noise 'secure' without a mechanism.
+        So noise 'secure', which a trial without a mechanism does not use, becomes 'research'.
         """
-        trial = object.__new__(TrialConfig)
-        trial._compose({name: self._flat[name] for name in self._used})  # settings that were checked, so not again
-        if all(type(mine) is type(its) for mine, its in zip(self.parts, trial.parts, strict=True)):
-            trial.__dict__["_used"] = self._used  # the same, and grids have thousands of trials
+        trial = object.__new__(TrialConfig)  # without `__init__`, as the settings were checked
+        trial._compose({name: self._flat[name] for name in self._used})
+        if [*map(type, trial.parts)] == [*map(type, self.parts)]:
+            trial.__dict__["_used"] = self._used  # the same settings: need not be found again
         trial.__dict__["ignored"] = ()
         return trial
 

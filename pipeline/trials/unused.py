@@ -57,18 +57,19 @@ def ignored(trials: Sequence[Written]) -> str:
     clauses = []
     for indices in dict.fromkeys(map(tuple, ignoring.values())):
         fields = sorted(field for field, ignored_by in ignoring.items() if tuple(ignored_by) == indices)
-        described = _described([all_trials[index] for index in indices], all_trials)
+        described = _description([all_trials[index] for index in indices], all_trials)
         clauses.append(f"{', '.join(fields)} by {counted(len(indices), 'trial')} of {described}")
     return "; ".join(clauses)
 
 
-def _described(group: Sequence[TrialConfig], all_trials: Sequence[TrialConfig]) -> str:
-    """Return what distinguishes a group from the other trials: its mechanisms, its algorithms, or both."""
+def _description(group: Sequence[TrialConfig], all_trials: Sequence[TrialConfig]) -> str:
+    """Return a group's mechanisms or algorithms, whichever no other trial has; both if neither tells it apart."""
     texts = []
     for field in ("mechanism", "algorithm"):
         values = dict.fromkeys(getattr(trial, field) for trial in group)
         texts.append(f"{field} {', '.join(values)}")
-        if sum(getattr(trial, field) in values for trial in all_trials) == len(group):
+        having = [trial for trial in all_trials if getattr(trial, field) in values]
+        if len(having) == len(group):  # no other trial has them
             return texts[-1]
     return " with ".join(texts)
 

@@ -35,7 +35,7 @@ def test_rounding_to_the_grid_does_break_the_bound_that_real_numbers_would_keep(
     d = sum(PHOTONIC.layer_sizes[1:])
     trial = dataclasses.replace(PHOTONIC, sigma=COARSEST * STEPS_PER_SIGMA / math.sqrt(d) * 0.999)
     eta = optical_enlargement(trial)
-    release = FixedPointRelease([trial.sigma * (1 + eta)], (d,), CPU)
+    release = FixedPointRelease([trial.sigma * (1 + eta)], (d,), CPU, [None])
     base = np.full(d, 0.5 - 1e-6) * release.steps[0]  # just below half a step, in every coordinate
     # Half steps are crossed by as many whole steps as fit, and one more.
     step = np.full(d, (math.floor(1 / math.sqrt(d) / release.steps[0]) + 2e-6) * release.steps[0])
@@ -46,7 +46,7 @@ def test_rounding_to_the_grid_does_break_the_bound_that_real_numbers_would_keep(
 
 
 def test_released_numbers_lie_on_the_grid_and_hold_what_was_rounded():
-    release = FixedPointRelease([3.0, 0.5], (1000,), CPU)
+    release = FixedPointRelease([3.0, 0.5], (1000,), CPU, [None, None])
     drawn = release.noise.next()
     release.noise.next = lambda: drawn.clone()
     numbers = torch.randn(2, 1000, dtype=torch.float64)
@@ -69,9 +69,9 @@ def test_eta_counts_widths_and_the_grid():
              r"sigma/tau_f: must be at most 1.74e\+08 with noise 'secure', whose grid of"),
             (lambda: count_enlargement(2e9),
              r"the noise of a count: must be at most 1.07e\+09 with noise 'secure'"),
-            (lambda: FixedPointRelease([1.0], (3,), torch.device("meta")),
+            (lambda: FixedPointRelease([1.0], (3,), torch.device("meta"), [None]),
              "noise: 'secure' is proved on 'cpu' or 'cuda', got 'meta'; use one of them"),
-            (lambda: FixedPointRelease([1e-290], (3,), CPU),
+            (lambda: FixedPointRelease([1e-290], (3,), CPU, [None]),
              "noise: must have a standard deviation of 1e-48 to .*, got 1e-290")):
         with pytest.raises(ValueError, match=message):
             refused()

@@ -103,7 +103,7 @@ EVERY = pytest.mark.parametrize("trial", TRIALS.values(), ids=TRIALS)
 def test_secure_streams_take_nothing_from_seeds_or_global_generators():
     def draws():
         torch.manual_seed(0), np.random.seed(0), random.seed(0)
-        noise = RoundedNoise(1, (64,), CPU).next()
+        noise = RoundedNoise([None], (64,), CPU).next()
         sampler = BatchSampler("shuffled", [np.arange(64)], [7], 8, 8, CPU, secure=True)
         return noise, sampler.epoch(), sampler.epoch()
 

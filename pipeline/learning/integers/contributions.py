@@ -29,7 +29,7 @@ from pipeline.learning.integers.products import (
 )
 from pipeline.learning.integers.rows import IntegerRows, exact_norm
 from pipeline.learning.network.stacked import Parameters
-from pipeline.learning.randomness import RoundedNoise
+from pipeline.learning.randomness import RoundedNoise, seeds_of
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.steps import LARGEST, grid_exponent, largest_integers, signal_steps, steps
 
@@ -81,9 +81,8 @@ class IntegerSum:
         self.largest = largest_integers(trials[0])
         self.digits = 2 if self.largest.contribution <= LARGEST else 3  # of a contribution
         self.deviations = tuple(deviations)
-        seeds = len(trials) if trials[0].secure else [trial.seed for trial in trials]  # a number means secret noise
         has_noise = [deviation != 0 for deviation in deviations]
-        self.noise = RoundedNoise(seeds, shape, device, stream="release", active=has_noise)
+        self.noise = RoundedNoise(seeds_of(trials), shape, device, stream="release", active=has_noise)
 
     def _by_trial(self, values: Sequence[float]) -> torch.Tensor:
         """Return one number per trial as a tensor [R, 1, 1], float64, to be multiplied with [R, m, n]."""

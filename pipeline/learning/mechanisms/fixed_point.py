@@ -26,8 +26,9 @@ class FixedPointRelease:
     """Releases float64 numbers of R trials. A device or a step outside the proof is a `ConfigError`."""
 
     def __init__(self, deviations: Sequence[float],  # sigma of every trial, > 0
-                 shape: tuple[int, ...], device: torch.device,  # shape of one trial's numbers in one step
-                 seeds: Sequence[int] | None = None, stream: str = "noise") -> None:  # without seeds noise is secret
+                 shape: tuple[int, ...],  # of one trial's numbers in one step
+                 device: torch.device, seeds: Sequence[int | None],  # of every trial; None for secret noise
+                 stream: str = "noise") -> None:
         if device.type not in CHUNK_ELEMENTS:
             raise ConfigError(f"noise: 'secure' is proved on {listed_or(CHUNK_ELEMENTS)}, got '{device.type}'; use "
                               "one of them, or noise 'research'")
@@ -36,7 +37,7 @@ class FixedPointRelease:
             if not LEAST_STEP <= step <= 1 / LEAST_STEP:
                 raise ConfigError(f"noise: must have a standard deviation of {LEAST_STEP * STEPS_PER_SIGMA:.0e} to "
                                   f"{STEPS_PER_SIGMA / LEAST_STEP:.0e}, got {deviation:g}")
-        self.noise = RoundedNoise(len(self.steps) if seeds is None else seeds, shape, device, stream)
+        self.noise = RoundedNoise(seeds, shape, device, stream)
 
     def __call__(self, numbers: torch.Tensor) -> torch.Tensor:
         """Replace numbers S by their noisy release gamma (K + R), with K = round(S/gamma); return them.

@@ -12,7 +12,7 @@ import torch
 from pipeline.accounting.finite_precision import STEPS_PER_SIGMA, optical_enlargement
 from pipeline.learning.mechanisms.fixed_point import FixedPointRelease
 from pipeline.learning.network.layers import matmul
-from pipeline.learning.randomness import GaussianNoise, Noise, RoundedNoise
+from pipeline.learning.randomness import GaussianNoise, Noise, RoundedNoise, seeds_of
 from pipeline.trials.config import TrialConfig
 
 
@@ -55,10 +55,11 @@ class OpticalNoise:
         if not any(t.sigma for t in trials):
             return
         if trials[0].secure and trials[0].parts.mechanism.optical:
-            self.release = FixedPointRelease([t.sigma * (1 + optical_enlargement(t)) for t in trials], shape, device)
+            self.release = FixedPointRelease([t.sigma * (1 + optical_enlargement(t)) for t in trials], shape, device,
+                                             seeds_of(trials))
             self.noise = self.release.noise
         elif trials[0].exact:
-            self.noise = RoundedNoise(len(trials) if trials[0].secure else [t.seed for t in trials], shape, device)
+            self.noise = RoundedNoise(seeds_of(trials), shape, device)
             self.step = column(trials, "sigma", device) / STEPS_PER_SIGMA
         else:
             self.noise = GaussianNoise([t.seed for t in trials], [t.sigma for t in trials], shape, device)
@@ -141,8 +142,9 @@ class DecodedNoise:
 
 
 def optical_noise(trials: Sequence[TrialConfig], widths: Sequence[int], device: torch.device) -> OpticalNoise | None:
-    """Return an OPU's noise on its projections to layers of these widths, for a mechanism that bounds after it."""
-    shared = trials[0]
-    if not shared.parts.feedback.optical or not any(t.sigma for t in trials):
-        return None
-    return OpticalNoise(trials, widths, shared.batch_size, device)
+    """Return an OPU's noise on its projections to hidden layers, for Gaussian mechanisms; None if light has no part.
+
+    It gives no privacy there: contributions are bounded after it, and get noise of their own.
+    """
+    has_light = trials[0].parts.feedback.optical and any(trial.sigma for trial in trials)
+    return OpticalNoise(trials, widths, trials[0].batch_size, device) if has_light else None

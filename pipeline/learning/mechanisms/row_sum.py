@@ -16,7 +16,7 @@ from torch import Tensor
 from pipeline.learning.integers.contributions import SAFETY_FACTOR, Bounds
 from pipeline.learning.mechanisms.gradients import GradientRows, Gradients, in_rows, norms
 from pipeline.learning.network.stacked import Parameters
-from pipeline.learning.randomness import RoundedNoise
+from pipeline.learning.randomness import RoundedNoise, seeds_of
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.steps import GRID_BITS
 
@@ -54,7 +54,7 @@ class RowSum:
         self.batch_size, self.unit = trials[0].batch_size, deviations[0] / 2**GRID_BITS
         step = bounds[0] / 2**ROW_BITS  # before it is rounded to a power of two times the unit
         self.scale = 2.0 ** max(0, math.floor(math.log2(step / self.unit)))
-        self.noise = RoundedNoise(len(trials), shape, device)
+        self.noise = RoundedNoise(seeds_of(trials), shape, device)
         self.total = torch.zeros(1, *shape, dtype=torch.float64, device=device)
 
     def release(self, bounds: Bounds, deltas: list[Tensor],  # one [1, n, d], of n records' whole contributions
