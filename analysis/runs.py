@@ -1,4 +1,4 @@
-"""The tracked trials of a sweep as pandas DataFrames."""
+"""The tracked trials of a sweep as pandas DataFrames, with which every report and notebook begins."""
 
 from __future__ import annotations
 

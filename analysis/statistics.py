@@ -1,4 +1,4 @@
-"""Means over seeds, with intervals."""
+"""Means over seeds and their intervals, for every figure, table and verdict."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Annotate SVG figures for a page: the algorithm of a curve, and the values of its markers.
+"""Annotate SVG figures for the script of a page: the algorithm of a curve, and the values of its markers.
 
     <g data-algorithm="dfa">            curves and intervals of one algorithm, which a legend can hide
     <use ...><title>DFA, ...</title>    the values at a marker, which a browser shows at the pointer

@@ -1,4 +1,4 @@
-"""Average runs by cell; choose the setting that represents a cell, if more settings vary than a figure shows."""
+"""Means over seeds by cell, from which exhibits draw. Of several settings, the best by validation represents a cell."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The class of exhibits: title, captions, tables, figure and data; as files, and for a page."""
+"""What every exhibit returns: title, captions, tables, figure and data; as files, and for a page."""
 
 from __future__ import annotations
 

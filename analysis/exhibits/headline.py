@@ -1,4 +1,4 @@
-"""The headline of a report: one verdict, and behind it the lead at each epsilon, the cost of choosing, and doubts."""
+"""What a report says first: one verdict, and behind it the lead at each epsilon, the cost of choosing, and doubts."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def compose(runs: pd.DataFrame, experiment: Experiment, choice: Choice | None = 
     """Return the headline of a report on test accuracy.
 
     The verdict is on the first data set and the strongest kind of epsilon, at the epsilon nearest to 3: who leads, by
-    how much, and whether seeds explain it. A comparison that fails a check (`doubts.checks`) gets no verdict.
+    how much, and whether seeds explain it. A comparison that fails a check (`doubts.AGAINST`) gets no verdict.
     """
     evidence = Evidence.of(runs, experiment)
     points = evidence.points[evidence.points["kind"] != NO_FRONTIER]
@@ -219,15 +219,14 @@ def _errors(values: Sequence[float] | pd.Series, dataset: str) -> tuple[float, f
     return by_records, float(accuracies.sem())
 
 
-def _test_error(errors: tuple[float, float], dataset: str) -> str:
-    """Return the sentence on the test records, if their error is larger than that over seeds."""
+def _test_error(errors: tuple[float, float], dataset: str) -> str:  # a sentence, if it exceeds that over seeds
     by_records, over_seeds = errors
     return (f"The test set of {DATASETS[dataset].spec.n_test:,} records alone has a standard error of {by_records:.2g} "
             f"points, more than the seeds ({over_seeds:.2g}).") if by_records > over_seeds else ""
 
 
 def _under_table(evidence: Evidence) -> str:
-    """Return the sentence on the test records of all means whose error is larger than that over seeds."""
+    """Return the sentence on all means for which the test records have a larger error than the seeds."""
     largest: dict[str, float] = {}  # data set -> largest of these errors
     for row in evidence.rows:
         by_records, over_seeds = _errors(row["values"], row["dataset"])

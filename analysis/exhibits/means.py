@@ -1,4 +1,4 @@
-"""Means over seeds of every setting of any grid, one row per setting."""
+"""The exhibit `means`: means over seeds of every setting of any grid, a row each."""
 
 from __future__ import annotations
 

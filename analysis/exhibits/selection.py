@@ -1,4 +1,4 @@
-"""The best trial of a sweep, and the privacy cost of choosing it."""
+"""The best trial of a sweep, and the privacy cost of choosing it: for reports as an exhibit, for notebooks as a row."""
 
 from __future__ import annotations
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -63,10 +62,18 @@ def by_epoch(cell: pd.DataFrame, metric: Metric) -> pd.DataFrame:
 
 
 def plot(table: pd.DataFrame, layer: str = f"layer {LAYER}") -> Figure:
-    """Plot accuracies, a panel for each algorithm on one scale, and the alignment of a layer of pdfa trials."""
+    """Plot accuracies, a panel for each algorithm on one scale, and the alignment of a layer of pdfa trials.
+
+    Lines are black and dashed without privacy, and brighter with more noise.
+    """
     accuracy, alignment = (table[table["panel"] == metric.name] for metric in (ACCURACY, COSINE))
     algorithms = style.present(accuracy)
-    looks = _looks(by_noise(table["setting"]))
+    settings = by_noise(table["setting"])
+    noisy = [setting for setting in settings if setting != NON_PRIVATE]
+    shades = colormaps["viridis"](np.linspace(0, 0.9, len(noisy)))  # up to 0.9: beyond, too pale on white
+    colors = {NON_PRIVATE: "black", **dict(zip(noisy, shades, strict=True))}
+    looks = {setting: {"color": colors[setting], "linestyle": "--" if setting == NON_PRIVATE else "-",
+                       "label": setting_label(setting)} for setting in settings}
     with style.theme():
         figure, axes = style.panels(len(algorithms) + 1, per_row=3)
         for algorithm, ax in zip(algorithms, axes, strict=False):
@@ -79,15 +86,6 @@ def plot(table: pd.DataFrame, layer: str = f"layer {LAYER}") -> Figure:
         style.legend(figure, [Line2D([], [], **look) for look in looks.values()],
                      style.seeds(accuracy["n"], "95% bootstrap band"))
     return figure
-
-
-def _looks(settings: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Return colour, line and label of every setting: black and dashed without privacy, brighter with more noise."""
-    noisy_settings = [setting for setting in settings if setting != NON_PRIVATE]
-    shades = colormaps["viridis"](np.linspace(0, 0.9, len(noisy_settings)))  # up to 0.9: beyond, too pale on white
-    colors = {NON_PRIVATE: "black", **dict(zip(noisy_settings, shades, strict=True))}
-    return {setting: {"color": colors[setting], "linestyle": "--" if setting == NON_PRIVATE else "-",
-                      "label": setting_label(setting)} for setting in settings}
 
 
 def panel(table: pd.DataFrame, ax: Axes, looks: dict[str, dict[str, Any]]) -> None:

@@ -1,4 +1,4 @@
-"""Write the report of a comparison: table, figures and a page under `reports/<A>-and-<B>`."""
+"""The command `photonic report` of two experiments: a table, a figure and a page in `reports/<A>-and-<B>`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compare two experiments: match trials by their settings, except the settings that differ between the experiments."""
+"""What two experiments differ by: trials are matched by all settings that do not differ between the experiments."""
 
 from __future__ import annotations
 

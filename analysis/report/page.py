@@ -1,4 +1,4 @@
-"""Render one self-contained HTML page from `template/`: exhibits with captions, figures and data, and tables.
+"""One self-contained HTML page from `template/`, whose content reports and comparisons compose.
 
 A page loads nothing: it contains styles, script, figures and data, and its content security policy forbids the rest.
 """

@@ -1,4 +1,4 @@
-"""Write the report of a sweep: tables and figures in `reports/<name>`, and as artifacts of the sweep's parent run."""
+"""The command `photonic report`: tables, figures and a page in `reports/<name>`, and as artifacts of the sweep."""
 
 from __future__ import annotations
 

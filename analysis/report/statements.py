@@ -1,4 +1,4 @@
-"""The guarantees of a report's epsilons: in words by kind, in numbers by accountant, and their assumptions."""
+"""The guarantees of a page's epsilons: in words by kind, in numbers by accountant, and their assumptions."""
 
 from __future__ import annotations
 

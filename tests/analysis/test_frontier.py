@@ -17,6 +17,7 @@ from analysis.catalogue import mismatch
 from analysis.exhibits.frontier import by_epsilon
 from analysis.exhibits.frontier import figure as frontier_figure
 from analysis.exhibits.frontier import points as frontiers
+from analysis.exhibits.frontier.choice import pareto_front
 from analysis.runs import MixedTrials, ReportError, csv_of, frame_of, trials_of
 from pipeline.accounting.epsilon import Budget
 from pipeline.experiment.results import Cited
@@ -297,3 +298,20 @@ def test_what_an_axis_cannot_show_is_refused(runs):
                            (strange, "algorithm: must be one of softmax, bp, dfa, .*, got yours, mine; import")):
         with pytest.raises(ReportError, match=message):
             frontier_figure.frontier_axes(frame, Figure().subplots())
+
+
+# Pareto fronts, in closed form
+
+def test_pareto_front():
+    epsilon, accuracy = [1, 2, 2, 3, 4, 1], [0.5, 0.7, 0.6, 0.7, 0.8, 0.5]
+    assert pareto_front(epsilon, accuracy).tolist() == [True, True, False, False, True, True]
+    assert pareto_front([], []).tolist() == []
+    assert pareto_front([1, 2, 3], [3, 2, 1]).tolist() == [True, False, False]
+
+
+@pytest.mark.parametrize(("epsilon", "accuracy", "message"), [
+    ([0.0], [0.5], "epsilon: must be finite and > 0"), ([math.inf], [0.5], "epsilon: must be finite"),
+    ([1.0], [math.nan], "value: must be finite"), ([1.0, 2.0], [0.5], r"shapes \(2,\) and \(1,\)")])
+def test_points_that_have_no_place_are_refused(epsilon, accuracy, message):
+    with pytest.raises(ValueError, match=message):
+        pareto_front(epsilon, accuracy)

@@ -1,4 +1,6 @@
-"""Choose the settings that represent a grid on a frontier, by validation accuracy; compute the price of the choice."""
+"""Which settings of a grid become points of a frontier, by validation accuracy, and what that choice costs.
+
+`points` asks for figures and tables, the headline for its verdict."""
 
 from __future__ import annotations
 

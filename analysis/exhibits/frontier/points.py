@@ -1,4 +1,4 @@
-"""Compute the points of a privacy-utility frontier: accuracy or alignment against epsilon."""
+"""The points of a privacy-utility frontier: a metric against epsilon, for exhibits, verdicts and notebooks."""
 
 from __future__ import annotations
 
