@@ -16,8 +16,8 @@ import torch
 from pipeline.accounting.audited import auc, tpr_at_fpr
 from pipeline.learning.data.dataset import Dataset
 from pipeline.learning.data.sampling import ABSENT
-from pipeline.learning.integers.rows import IntegerRows
 from pipeline.learning.mechanisms.photonic import PhotonicStep
+from pipeline.learning.rows import IntegerRows
 from pipeline.learning.train import prepare
 from pipeline.learning.training import Training
 from pipeline.trials.config import TrialConfig

@@ -15,11 +15,11 @@ from pipeline.accounting.curves import gdp_eps
 from pipeline.accounting.epsilon import Epsilon
 from pipeline.learning.feedback.algorithms import FEEDBACK
 from pipeline.learning.integers.products import whole_type
-from pipeline.learning.integers.rows import Activation, IntegerRows
 from pipeline.learning.mechanisms import make_mechanism, noise_deviation
 from pipeline.learning.mechanisms.base import MechanismStep
 from pipeline.learning.network.layers import make_layer
 from pipeline.learning.network.stacked import Parameters, StackedNetwork, make_network
+from pipeline.learning.rows import Activation, IntegerRows
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.packs import Pack
 from pipeline.trials.shapes import dense_shapes, n_parameters

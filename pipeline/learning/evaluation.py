@@ -15,9 +15,9 @@ from pipeline.accounting.evaluations import evaluation_noise, is_noisy
 from pipeline.accounting.finite_precision import count_enlargement
 from pipeline.learning.data.dataset import Dataset
 from pipeline.learning.data.inputs import Inputs
-from pipeline.learning.integers.rows import Activation
 from pipeline.learning.mechanisms.fixed_point import FixedPointRelease
 from pipeline.learning.randomness import GaussianNoise, RoundedNoise, seeds_of
+from pipeline.learning.rows import Activation
 from pipeline.trials.config import TrialConfig
 
 EVALUATION_BATCH = 1_000

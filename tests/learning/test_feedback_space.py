@@ -7,9 +7,9 @@ import torch
 from scipy import stats
 
 from pipeline.auditing import audit_release
-from pipeline.learning.integers.rows import IntegerRows
 from pipeline.learning.mechanisms.feedback_space import FeedbackSpace
 from pipeline.learning.randomness import GaussianNoise
+from pipeline.learning.rows import IntegerRows
 from pipeline.learning.train import prepare
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.packs import Pack

@@ -10,9 +10,9 @@ from test_integers import BASE, OF_FACTORS, contributions, made, norms_over_c
 
 from pipeline import TrialConfig, train
 from pipeline.learning.integers import products
-from pipeline.learning.integers.rows import IntegerRows
 from pipeline.learning.mechanisms.gaussian import GaussianStep
 from pipeline.learning.model import TrainedModel
+from pipeline.learning.rows import IntegerRows
 from pipeline.trials import steps as steps_of
 from pipeline.trials.arithmetic import CLAMPED
 from pipeline.trials.config import ConfigError

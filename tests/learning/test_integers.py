@@ -20,8 +20,8 @@ from pipeline.learning.data.dataset import load, register_dataset
 from pipeline.learning.integers import products
 from pipeline.learning.integers.integer_inputs import IntegerInputs
 from pipeline.learning.integers.integer_network import IntegerDense
-from pipeline.learning.integers.rows import IntegerRows
 from pipeline.learning.model import TrainedModel
+from pipeline.learning.rows import IntegerRows
 from pipeline.learning.train import prepare
 from pipeline.trials import steps as steps_of
 from pipeline.trials.config import ConfigError

@@ -7,7 +7,7 @@ import math
 import torch
 
 from pipeline.learning.data.dataset import Dataset
-from pipeline.learning.integers.rows import Activation
+from pipeline.learning.rows import Activation
 from pipeline.trials.config import TrialConfig
 
 LEAST_NORM = 1e-6  # of an input: one of zeros has no direction, and stays zero

@@ -27,9 +27,9 @@ from pipeline.learning.integers.products import (
     split_digits,
     whole_type,
 )
-from pipeline.learning.integers.rows import IntegerRows, exact_norm
 from pipeline.learning.network.stacked import Parameters
 from pipeline.learning.randomness import RoundedNoise, seeds_of
+from pipeline.learning.rows import IntegerRows, exact_norm
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.steps import LARGEST, grid_exponent, largest_integers, signal_steps, steps
 

@@ -9,7 +9,7 @@ import torch
 from pipeline.learning.data.dataset import Dataset
 from pipeline.learning.data.inputs import CHUNK_ELEMENTS, LEAST_NORM, Inputs
 from pipeline.learning.integers.products import power_of_two_above, whole_type
-from pipeline.learning.integers.rows import IntegerRows, exact_norm
+from pipeline.learning.rows import IntegerRows, exact_norm
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.steps import input_step, largest_integers
 

@@ -27,9 +27,9 @@ from pipeline.learning.integers.products import (
     whole_product,
     whole_type,
 )
-from pipeline.learning.integers.rows import IntegerRows
 from pipeline.learning.network.layers import Dense
 from pipeline.learning.network.stacked import Parameters, StackedNetwork
+from pipeline.learning.rows import IntegerRows
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.shapes import DenseShape, dense_shapes
 from pipeline.trials.steps import (

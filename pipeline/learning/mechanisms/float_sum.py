@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import torch
 
 from pipeline.learning.integers.contributions import Bounds
-from pipeline.learning.integers.rows import Activation
 from pipeline.learning.mechanisms.base import sum_outer_products
 from pipeline.learning.mechanisms.gradients import Gradients, add_all
 from pipeline.learning.mechanisms.row_sum import Factor, bounded
 from pipeline.learning.network.stacked import Parameters, StackedNetwork
 from pipeline.learning.randomness import GaussianNoise
+from pipeline.learning.rows import Activation
 from pipeline.trials.config import TrialConfig
 
 

@@ -32,7 +32,6 @@ from typing import cast
 import torch
 
 from pipeline.learning.integers.contributions import IntegerSum
-from pipeline.learning.integers.rows import Activation
 from pipeline.learning.mechanisms.base import MECHANISMS, MechanismStep
 from pipeline.learning.mechanisms.feedback_space import FeedbackSpace
 from pipeline.learning.mechanisms.float_sum import FloatSum
@@ -40,6 +39,7 @@ from pipeline.learning.mechanisms.optics import column, optical_noise, scale
 from pipeline.learning.mechanisms.row_sum import RowSum
 from pipeline.learning.network.stacked import Parameters, StackedNetwork
 from pipeline.learning.randomness import Noise
+from pipeline.learning.rows import Activation
 from pipeline.trials import component, mechanism
 from pipeline.trials.config import TrialConfig
 

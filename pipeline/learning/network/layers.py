@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch.nn.grad import conv2d_weight
 
-from pipeline.learning.integers.rows import Activation
+from pipeline.learning.rows import Activation
 from pipeline.trials.shapes import POOL, ConvShape, DenseShape, LayerShape
 
 # Otherwise a GPU rounds the factors of float32 convolutions to 10 bits, and no bound on contributions covers that.

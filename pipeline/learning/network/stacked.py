@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import torch
 
-from pipeline.learning.integers.rows import Activation
 from pipeline.learning.network.layers import make_layer
 from pipeline.learning.randomness import torch_generator
+from pipeline.learning.rows import Activation
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.shapes import LayerShape, dense_shapes
 
