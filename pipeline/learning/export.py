@@ -1,10 +1,12 @@
-"""Export one trial as a folder for somebody who has torch, and neither this package nor the tracking store."""
+"""Export one trial as a folder, for `photonic export`: whoever gets it needs torch, and not this package."""
 
 from __future__ import annotations
 
 import csv
+import io
 import json
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -73,37 +75,47 @@ def export(store: Reader, name: str, folder: Path | None = None) -> Exported:
     folder = folder or Path("exports", name)  # not a tag of the run, which may name another folder
     if folder.exists():
         raise UserError(f"--out: must be a folder that does not exist yet, got {folder}; nothing is overwritten")
-    metric_rows: list[tuple[object, ...]] = [("metric", "epoch", "value")]
-    for metric in sorted(run.metrics):
-        metric_rows += [(metric, epoch, value) for epoch, value in store.history(run.run_id, metric)]
-    contents = {file: store.artifact(run, file) for file in (WEIGHTS, CONFIG)}
-    contents[PRIVACY] = (json.dumps(_privacy(run), indent=2) + "\n").encode()
-    program, no_program, what, predict = None, "", "trained by an extension", ""
+    files = {file: store.artifact(run, file) for file in (WEIGHTS, CONFIG)}
+    files[PRIVACY] = (json.dumps(_privacy(run), indent=2) + "\n").encode()
+    files["metrics.csv"] = _metrics(store, run)
+    program, no_program, what = None, "", "trained by an extension"
     try:
         trial = config_of(run)
         what = f"network {trial.network}, trained on {trial.parts.data.label} by {trial.parts.feedback.label}"
         program = model_of(trial, store.weights(run)).program()
+        files[CLASSES] = "".join(f"{name}\n" for name in _classes(trial)).encode()
         predict = _predict(trial)
-        contents[CLASSES] = "".join(f"{name}\n" for name in _classes(trial)).encode()
     except Exception as error:  # a user's network may hold anything, and torch's errors on it have many kinds
         no_program = (str(error).strip().splitlines() or [type(error).__name__])[0]
         told = no_program if isinstance(error, UserError) else type(error).__name__  # others' texts may name folders
         predict = f"This folder has no program of the network: {told}. `{WEIGHTS}` has its weights by name."
-    readme = README.format(key=run.trial_key, what=what, predict=predict, privacy=PRIVACY, weights=WEIGHTS,
-                           config=CONFIG)
-    contents["README.md"] = readme.encode()
+    files["README.md"] = README.format(key=run.trial_key, what=what, predict=predict, privacy=PRIVACY, weights=WEIGHTS,
+                                       config=CONFIG).encode()
+    _write(folder, files, program)
+    return Exported(sorted(folder.iterdir()), no_program)
+
+
+def _metrics(store: Reader, run: TrackedRun) -> bytes:
+    """Return all metrics of a run, epoch by epoch, as CSV."""
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow(("metric", "epoch", "value"))
+    for metric in sorted(run.metrics):
+        table.writerows((metric, epoch, value) for epoch, value in store.history(run.run_id, metric))
+    return text.getvalue().encode()
+
+
+def _write(folder: Path, files: Mapping[str, bytes], program: torch.export.ExportedProgram | None) -> None:
+    """Write the folder beside its place, and move it there once all files are written."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".exporting-", dir=folder.parent) as scratch:
-        complete = Path(scratch, "complete")  # moved to `folder` once all files are written
+        complete = Path(scratch, "complete")
         complete.mkdir()
-        for file, content in contents.items():
+        for file, content in files.items():
             (complete / file).write_bytes(content)
-        with open(complete / "metrics.csv", "w", newline="") as table:
-            csv.writer(table, lineterminator="\n").writerows(metric_rows)
         if program:
             torch.export.save(program, complete / PROGRAM)
         complete.rename(folder)
-    return Exported(sorted(folder.iterdir()), no_program)
 
 
 def read(folder: Path) -> tuple[TrialConfig, dict[str, Any]]:

@@ -71,7 +71,13 @@ def trace(segments: Segments, record: Tensor, signals: Sequence[Tensor]) -> fx.G
     with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):
         recorded = make_fx(passes)(*inputs)
         functional = make_fx(functionalize(recorded))(*inputs)
-    for node in functional.graph.nodes:  # nothing writes in place any more, so that copies are of no use
+    _remove_copies(functional)
+    return functional
+
+
+def _remove_copies(functional: fx.GraphModule) -> None:
+    """Remove copies, of no use where nothing writes in place, what nobody reads, and gradients at the record."""
+    for node in functional.graph.nodes:
         values = [argument.meta["val"] for argument in node.all_input_nodes if "val" in argument.meta]
         is_copy = node.target is aten.clone.default and values[0] is not None and values[0].is_contiguous()
         if is_copy or node.target in (aten.detach.default, aten.alias.default):
@@ -83,7 +89,6 @@ def trace(segments: Segments, record: Tensor, signals: Sequence[Tensor]) -> fx.G
         if node.target is aten.convolution_backward.default and all(user.args[1] for user in node.users):
             *arguments, (_, *mask) = node.args  # nobody asks for the gradient at a record
             node.args = (*arguments, [False, *mask])
-    return functional
 
 
 def split(traced: fx.GraphModule, n_state: int) -> Passes:
