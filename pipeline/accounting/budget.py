@@ -66,13 +66,14 @@ class Filter(NamedTuple):
     def stated(self, released: Sequence[Release]) -> Epsilon:
         """Return the whole budget as an `Epsilon` of all releases and of the choice; infinite if they exceed it."""
         spent = f"{self.epsilon(self.spent(released)):.4g}"
-        value = self.budget.epsilon
         if self.admits(released):
+            value = self.budget.epsilon
             note = (f"a Renyi filter of order {self.order}, fixed beforehand, let trials start whose whole cost "
                     f"fitted; {spent} of it was spent; that trials were asked for by the scores of those before is "
                     "covered, and so is the choice of the best by them")
         else:
-            value, note = math.inf, f"{spent} was spent, more than the budget of {value:g}, which then covers nothing"
+            value = math.inf
+            note = f"{spent} was spent, more than the budget of {self.budget.epsilon:g}, which then covers nothing"
         any_trial = released[0].trial  # all trials of a search have one sampler
         return Epsilon(value, kind="selected", variant="budget", relation=any_trial.parts.sampler.relation,
                        sampler=any_trial.sampler, delta=self.budget.delta, conversion="improved", note=note)
@@ -109,11 +110,11 @@ def make_filter(budget: Budget, corners: Sequence[TrialConfig], planned: int, or
     conversion = np.log1p(-1 / orders) - np.log(delta * orders) / (orders - 1)
     min_epsilons = np.min(run_costs, axis=0) + conversion  # [orders], of the cheapest corner
     if min_epsilons.min() > budget.epsilon:
-        # A target epsilon within the budget can still be too large, so the message explains the difference.
-        targets = [trial.target_epsilon for trial in corners if trial.target_epsilon]
-        hint = (f"; that is more than its target_epsilon of {min(targets):g}, as a filter adds up Renyi divergences of "
-                "one order, which bound epsilon less tightly; ask for a smaller target or a larger budget"
-                ) if targets else ""
+        hint = ""
+        if targets := [trial.target_epsilon for trial in corners if trial.target_epsilon]:
+            hint = (f"; that is more than its target_epsilon of {min(targets):g}, as a filter adds up Renyi "
+                    "divergences of one order, which bound epsilon less tightly; ask for a smaller target or a larger "
+                    "budget")
         raise ConfigError(f"budget.epsilon: must be at least {min_epsilons.min():.4g}, which the cheapest trial of the "
                           f"search costs, got {budget.epsilon:g}{hint}")
     if order is None:
@@ -144,16 +145,16 @@ def _epoch_costs(trial: TrialConfig) -> np.ndarray:
 def epochs_released(released: Iterable[Release]) -> Iterator[tuple[TrialConfig, int]]:
     """Yield (trial, released epochs) for every trial with a release.
 
-    If noise comes from a recorded seed, a trial that is trained again releases the same values again, and the longest
-    release counts. With secret noise every name is a release of all epochs. One without a name is still to come: it
-    counts for a trial that has no other.
+    With noise from a recorded seed, a trial that is trained again releases the same values again, so only its longest
+    release counts. With secret noise every name is a release of its own, and a release without a name is still to come:
+    it counts only for a trial that has no other.
     """
-    by_key: dict[str, dict[str, Release]] = {}  # of each trial by name
+    by_key: dict[str, dict[str, Release]] = {}  # trial_key -> name -> the longest release
     for release in released:
         by_name = by_key.setdefault(release.trial.trial_key, {})
         by_name[release.name] = max(release, by_name.get(release.name, release), key=lambda each: each.epochs)
     for by_name in by_key.values():
         if len(by_name) > 1:
             by_name.pop("", None)
-        first, *_ = by_name.values()
-        yield first.trial, sum(release.epochs for release in by_name.values())
+        trial = next(iter(by_name.values())).trial
+        yield trial, sum(release.epochs for release in by_name.values())

@@ -9,12 +9,14 @@ import os
 import tempfile
 from collections.abc import Callable
 from importlib.metadata import version
+from typing import NamedTuple
 
 from pipeline.package import cache_folder
 from pipeline.trials.fields import ConfigError, digest
 
 MAX_VALUE = 1e6  # largest calibrated value
-CALIBRATION_RANGE = (0.99, 0.995)  # epsilon over its target: the smallest accepted ratio, and the ratio aimed at
+MIN_RATIO, AIMED_RATIO = 0.99, 0.995  # of epsilon to its target: the smallest accepted, and the aim of a search
+MIN_WIDTH, MIN_WIDTH_BESIDE_INFINITY = 1e-5, 1e-3  # of log(value), at which a search without success ends
 FOLDER = "noise"  # in the cache
 VERSION = 1  # of the kept values; to be raised if a search gives other bits
 
@@ -27,9 +29,9 @@ def _software() -> dict[str, str]:
 
 def kept(of: tuple[object, ...], target_epsilon: float, epsilon_of: Callable[[float], float], least: float,
          search: Callable[[], float]) -> float:
-    """Return the value >= `least` that gives `target_epsilon`: the cache's if it still does, else that of `search`.
+    """Return the value >= `least` that gives `target_epsilon`: from the cache if it fits, else from `search`.
 
-    `of` is the entry's key: all that `epsilon_of` depends on. Without a cache that can be written, nothing is kept.
+    `of` is the entry's key: all that `epsilon_of` depends on. A searched value is kept if the cache can be written.
     """
     name = digest({"of": repr((VERSION, *of, target_epsilon, least)), **_software()})
     try:
@@ -37,8 +39,7 @@ def kept(of: tuple[object, ...], target_epsilon: float, epsilon_of: Callable[[fl
         value = float(text) if text.endswith("\n") else math.nan  # nan: written in part
     except (OSError, ValueError, RuntimeError):  # missing or damaged; RuntimeError: the user has no home folder
         value = math.nan
-    if (least <= value <= MAX_VALUE
-            and CALIBRATION_RANGE[0] * target_epsilon <= epsilon_of(value) <= target_epsilon):
+    if least <= value <= MAX_VALUE and MIN_RATIO * target_epsilon <= epsilon_of(value) <= target_epsilon:
         return value
     value = search()
     with contextlib.suppress(OSError, RuntimeError):
@@ -50,57 +51,69 @@ def kept(of: tuple[object, ...], target_epsilon: float, epsilon_of: Callable[[fl
     return value
 
 
-def calibrate(target_epsilon: float, epsilon_of: Callable[[float], float], name: str, min_value: float = 1e-6,
+class _Point(NamedTuple):
+    log_value: float
+    value: float
+    log_ratio: float  # log(epsilon/target), which decreases nearly linearly with `log_value`
+
+
+def calibrate(target_epsilon: float, epsilon_of: Callable[[float], float], name: str, search_from: float = 1e-6,
               least: float = 0.0) -> float:
     """Return a value, such as a noise multiplier, that gives an epsilon between 0.99 and 1 times `target_epsilon`.
 
-    `epsilon_of` decreases with the value, and is infinite where no accountant takes it. If no value from `min_value` to
-    `MAX_VALUE`, >= `least`, attains the target, the target is refused; messages call the value `name`.
+    `epsilon_of` decreases with the value, and is infinite where no accountant takes it. Values from `search_from` to
+    `MAX_VALUE` are searched. A result below `least` is refused only afterwards, so that no result depends on `least`.
+    A target that no value attains is refused; messages call the value `name`.
     """
     if not 0 < target_epsilon < math.inf:
         raise ConfigError(f"target_epsilon: must be > 0 and finite, got {target_epsilon}")
 
-    def value_at(log_value: float) -> float:
-        return min(max(math.exp(log_value), min_value), MAX_VALUE)  # exp rounds
+    def evaluate(log_value: float) -> _Point:
+        value = min(max(math.exp(log_value), search_from), MAX_VALUE)  # exp rounds
+        positive_epsilon = max(epsilon_of(value), 1e-300)
+        return _Point(log_value, value, math.log(positive_epsilon / target_epsilon))
 
-    def log_ratio(log_value: float) -> float:  # of epsilon to its target: it decreases and is nearly linear
-        return math.log(max(epsilon_of(value_at(log_value)), 1e-300) / target_epsilon)  # epsilon may be 0
+    accepted = f"{name} in [{max(search_from, least):g}, {MAX_VALUE:g}]"
+    low, high = _bracket(evaluate, math.log(search_from), math.log(MAX_VALUE))
+    if high.log_ratio > 0:
+        smallest_epsilon = epsilon_of(MAX_VALUE)
+        if math.isinf(smallest_epsilon):
+            raise ConfigError(f"target_epsilon: no {accepted} gives a finite epsilon at this delta, got "
+                              f"{target_epsilon:g}; use a larger delta")
+        raise ConfigError(f"target_epsilon: must be at least {smallest_epsilon:.4g}, as no {accepted} gives less, got "
+                          f"{target_epsilon:g}")
+    found = _interpolate(evaluate, low, high)
+    if found.log_ratio < math.log(MIN_RATIO) or found.value < least:
+        largest_epsilon = epsilon_of(max(found.value, least))
+        raise ConfigError(f"target_epsilon: must be at most {largest_epsilon:.4g}, as no {accepted} gives more, got "
+                          f"{target_epsilon:g}")
+    return found.value
 
-    def refusal(bound: str, value: float, other: str) -> ConfigError:  # of a target beyond the epsilon of a value
-        attained, accepted = epsilon_of(value), f"{name} in [{max(min_value, least):g}, {MAX_VALUE:g}]"
-        if math.isinf(attained):
-            return ConfigError(f"target_epsilon: no {accepted} gives a finite epsilon at this delta, got "
-                               f"{target_epsilon:g}; use a larger delta")
-        return ConfigError(f"target_epsilon: must be {bound} {attained:.4g}, as no {accepted} gives {other}, got "
-                           f"{target_epsilon:g}")
 
-    min_ratio, aim = map(math.log, CALIBRATION_RANGE)
-    bottom, top = math.log(min_value), math.log(MAX_VALUE)
-    # Bracket the solution between logarithms of values, in steps of a factor 1.4: the ratio is > 0 at `low` and <= 0 at
-    # `high`.
-    low = high = 0.0
-    ratio_at_low = ratio_at_high = log_ratio(0.0)
-    while ratio_at_high > 0:
-        if high == top:
-            raise refusal("at least", MAX_VALUE, "less")
-        low, ratio_at_low = high, ratio_at_high
-        high = min(high + math.log(1.4), top)
-        ratio_at_high = log_ratio(high)
-    while ratio_at_low <= 0 and high > bottom:
-        high, ratio_at_high = low, ratio_at_low
-        low = max(low - math.log(1.4), bottom)
-        ratio_at_low = log_ratio(low)
-    # Shrink the bracket by linear interpolation, at least a tenth from either end; halve it if epsilon is infinite.
-    while ratio_at_high < min_ratio and high - low > (1e-5 if ratio_at_low < math.inf else 1e-3):
+def _bracket(evaluate: Callable[[float], _Point], log_min: float, log_max: float) -> tuple[_Point, _Point]:
+    """Return points on both sides of the target, the larger epsilon first; both on one side at an end of the range."""
+    step = math.log(1.4)
+    low = high = evaluate(0.0)
+    while high.log_ratio > 0 and high.log_value < log_max:
+        low, high = high, evaluate(min(high.log_value + step, log_max))
+    while low.log_ratio <= 0 and high.log_value > log_min:
+        low, high = evaluate(max(low.log_value - step, log_min)), low
+    return low, high
+
+
+def _interpolate(evaluate: Callable[[float], _Point], low: _Point, high: _Point) -> _Point:
+    """Shrink a bracket by linear interpolation (regula falsi) until the ratio at `high` is accepted; return `high`."""
+    while high.log_ratio < math.log(MIN_RATIO):
+        width, is_finite = high.log_value - low.log_value, low.log_ratio < math.inf
+        if width <= (MIN_WIDTH if is_finite else MIN_WIDTH_BESIDE_INFINITY):
+            break  # no value attains the target
         fraction = 0.5
-        if ratio_at_low < math.inf:
-            fraction = min(max((ratio_at_low - aim) / (ratio_at_low - ratio_at_high), 0.1), 0.9)
-        middle = low + fraction * (high - low)
-        ratio = log_ratio(middle)
-        if ratio > 0:
-            low, ratio_at_low = middle, ratio
+        if is_finite:
+            fraction = (low.log_ratio - math.log(AIMED_RATIO)) / (low.log_ratio - high.log_ratio)
+            fraction = min(max(fraction, 0.1), 0.9)  # so that either end may move
+        middle = evaluate(low.log_value + fraction * width)
+        if middle.log_ratio > 0:
+            low = middle
         else:
-            high, ratio_at_high = middle, ratio
-    if ratio_at_high < min_ratio or value_at(high) < least:  # no more epsilon is to be had
-        raise refusal("at most", max(value_at(high), least), "more")
-    return value_at(high)
+            high = middle
+    return high

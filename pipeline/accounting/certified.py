@@ -52,7 +52,7 @@ def with_noise(config: TrialConfig) -> TrialConfig:
     event = event_of(config, config.epochs)
     ratio = mechanism.sensitivity_ratio(config)
     sensitivity_over_norm = sensitivity(ratio, event.relation)  # as in `event_of`
-    # `Gaussian.check` asks for max(z, z/ratio) >= MIN_NOISE_OVER_C of the setting z; here in units of the sensitivity.
+    # `Gaussian.check` requires max(z, z/ratio) >= MIN_NOISE_OVER_C of the setting z; `least` is over the sensitivity.
     least = MIN_NOISE_OVER_C * min(ratio, 1) / sensitivity_over_norm
     over_sensitivity = event.noise_for(target, accounted_delta(config), least)
     return TrialConfig(config.given, noise_multiplier=over_sensitivity * sensitivity_over_norm, target_epsilon=0.0)

@@ -19,6 +19,7 @@ U = gamma_max tau_h_max and L = gamma_min tau_h_min bound the factors phi' h of 
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -180,14 +181,15 @@ _NON_NEGATIVE = ("sigmoid", "relu", "unit")  # with an offset these stay away fr
 def layers_of(trial: TrialConfig) -> tuple[Layer, ...]:
     """Return each layer's size and the bounds that the update rule of a calibrated photonic trial guarantees."""
     # The setting tau_f is tau_B, and tau_h is tau_h_max. A gamma_min above all slopes is also the largest.
-    sizes, slopes = trial.layer_sizes, (trial.gamma_min, max(ACTIVATION_SLOPES[trial.activation], trial.gamma_min))
-    layers: list[Layer] = []
-    for n_in, n_out, input_kind in zip(sizes[:-1], sizes[1:], _input_kinds(trial), strict=True):
-        is_output = len(layers) == len(trial.hidden)  # it gets the error e itself, so phi' = 1 there
-        away_from_zero = trial.activation_floor or input_kind in _NON_NEGATIVE
+    slopes = trial.gamma_min, max(ACTIVATION_SLOPES[trial.activation], trial.gamma_min)
+    layers = []
+    for number, (n_in, n_out) in enumerate(itertools.pairwise(trial.layer_sizes)):
+        is_output = number == len(trial.hidden)  # it gets the error e itself, so phi' = 1 there
         gamma_min, gamma_max = (1.0, 1.0) if is_output else slopes
-        layers.append(Layer(n_in, n_out, 0.0 if is_output and not trial.output_noise else trial.sigma, trial.tau_f,
-                            gamma_min, gamma_max, trial.tau_h_min if away_from_zero else 0.0, trial.tau_h))
+        sigma = trial.sigma if trial.output_noise or not is_output else 0.0
+        away_from_zero = trial.activation_floor or _input_kinds(trial)[number] in _NON_NEGATIVE
+        tau_h_min = trial.tau_h_min if away_from_zero else 0.0
+        layers.append(Layer(n_in, n_out, sigma, trial.tau_f, gamma_min, gamma_max, tau_h_min, trial.tau_h))
     return tuple(layers)
 
 
@@ -251,9 +253,10 @@ def _floor(trial: TrialConfig) -> Assumption:
         return Assumption(FLOOR, True, "activation_floor: h <- sign(h) clip(|h|, nu, c)")
     kinds = {str(layer): kind for layer, kind in enumerate(_input_kinds(trial), start=1)}
     signed = {layer: kind for layer, kind in kinds.items() if kind not in _NON_NEGATIVE}
-    names = ", ".join(dict.fromkeys((signed or kinds).values()))  # each once
     if not signed:  # the offset nu is only added to h >= 0
+        names = ", ".join(dict.fromkeys(kinds.values()))  # each once
         return Assumption(FLOOR, True, f"no h is negative ({names}), so offset and clip keep every |h_k| above nu")
+    names = ", ".join(dict.fromkeys(signed.values()))
     noun = "layer" if len(signed) == 1 else "layers"
     return Assumption(FLOOR, False, f"h can be negative ({names}) in {noun} {abridged([*signed], MOST_LAYERS)}: h = "
                                     "-nu gives 0 after the offset; activation_floor is off")
@@ -282,8 +285,7 @@ def claimed_epsilons(trial: TrialConfig, epochs_done: int) -> list[Epsilon]:
 
 
 @lru_cache(maxsize=4096)
-def _note(trial: TrialConfig, variant: Variant, convention: str) -> str:
-    """Return the note of one claimed epsilon; `convention` says what T counts: `epochs` or `iterations`."""
+def _note(trial: TrialConfig, variant: Variant, convention: str) -> str:  # what T counts: `epochs` or `iterations`
     parts = [f"no guarantee: the formula as printed ({variant.source}), T = {convention}, times n_(l-1) columns that "
              "share their noise, biases not counted"]
     if convention == "epochs" and trial.parts.sampler.amplified:
@@ -298,14 +300,14 @@ def _note(trial: TrialConfig, variant: Variant, convention: str) -> str:
 
 
 def claimed_notes(trial: TrialConfig) -> list[str]:
-    """Return notes on a photonic trial's claimed epsilons: which are finite, and why others are not or none is made."""
+    """Return notes on a photonic trial's claimed epsilons: which are finite, and why others are infinite or missing."""
     if reason := not_described(trial):
         return [f"nothing is claimed: {reason}"]
     names_by_reasons: dict[tuple[str, ...], list[str]] = {}
     for variant in VARIANTS:
         reasons = tuple(assumption.reason for assumption in _missing(trial, variant))
         names_by_reasons.setdefault(reasons, []).append(variant.name)
-    finite = names_by_reasons.pop((), [])
+    finite = names_by_reasons.pop((), [])  # no reason to be infinite
     notes = [f"claimed epsilon of {', '.join(names)} is infinite ({'; '.join(reasons)})"
              for reasons, names in names_by_reasons.items()]
     if finite:

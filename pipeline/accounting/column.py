@@ -89,6 +89,6 @@ def column_epsilons(trial: TrialConfig) -> list[Epsilon]:
 
 
 def epsilon_of_column(bound: Bound, delta: float, **constants: float) -> float:
-    """Return the smallest epsilon at delta, over the orders `ALPHAS`, from a `Bound` and its arguments but alpha."""
+    """Return the smallest epsilon at delta, over the orders `ALPHAS`, from a `Bound` and its arguments except alpha."""
     epsilon, _ = classic_conversion(ALPHAS, np.asarray(bound(ALPHAS, **constants)), delta)
     return epsilon

@@ -68,7 +68,7 @@ def classic_conversion(orders: Sequence[float] | np.ndarray, curve: np.ndarray, 
     return float(epsilons[best]), float(orders[best])
 
 
-def improved_conversion(orders: Sequence[float], curve: np.ndarray, delta: float) -> tuple[float, float]:
+def improved_conversion(orders: Sequence[float] | np.ndarray, curve: np.ndarray, delta: float) -> tuple[float, float]:
     """Return (epsilon, order) as `classic_conversion` does, by the tighter Proposition 12 of Canonne et al. (2020)."""
     value, order = rdp.compute_epsilon(orders, curve, delta)
     return float(value), float(order)
@@ -158,10 +158,11 @@ def poisson_losses(q: float, z: float, interval: float = DISCRETIZATION) -> Loss
 def _profile(loss: mechanism.GaussianPrivacyLoss, z: float, epsilons: np.ndarray) -> np.ndarray:
     """Return delta at every epsilon [k] for one step of the Gaussian mechanism, with Poisson sampling.
 
-    It equals `loss.get_delta_for_epsilon(epsilons)` bit for bit, by the same operations in the same order, but
-    vectorized. So it must not be simplified. `loss` has sensitivity 1.
+    It equals `loss.get_delta_for_epsilon(epsilons)` bit for bit, vectorized, by the same operations in the same order:
+    do not simplify them. `loss` has sensitivity 1.
     """
-    q, sign = loss.sampling_prob, -1.0 if loss.adjacency_type == mechanism.AdjacencyType.ADD else 1.0
+    q = loss.sampling_prob
+    sign = -1.0 if loss.adjacency_type == mechanism.AdjacencyType.ADD else 1.0
     edge = math.log1p(-q) if q < 1 else -math.inf  # smallest possible loss, or largest negated one
     inside = sign * epsilons > edge
     delta_outside = -np.expm1(epsilons) if sign > 0 else 0.0
@@ -174,7 +175,8 @@ def _profile(loss: mechanism.GaussianPrivacyLoss, z: float, epsilons: np.ndarray
         high = unsampled + np.log(1 / q)
         with np.errstate(divide="ignore", invalid="ignore"):
             unsampled = high + np.log1p(-np.exp(np.log(1 / q - 1) - high))
-        unsampled[at_zero], unsampled[at_edge] = np.log(1 / q + (1 - 1 / q)), -math.inf
+        unsampled[at_zero] = np.log(1 / q + (1 - 1 / q))
+        unsampled[at_edge] = -math.inf
     x = -0.5 - sign * unsampled * z**2 + (sign < 0)
     deltas[inside] = loss.mu_upper_cdf(x) - np.exp(epsilons + loss.mu_lower_log_cdf(x))
     return np.clip(deltas, 0, 1)

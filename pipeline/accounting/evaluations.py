@@ -60,9 +60,9 @@ def evaluation_noise(trial: TrialConfig) -> float:
 
 
 def check_evaluations(trials: Iterable[TrialConfig]) -> None:
-    """Refuse, before training, trials whose target no noise attains, and whose evaluations no epsilon can cover."""
+    """Refuse, before training, trials whose target no noise attains, or whose evaluations no epsilon can cover."""
     for trial in trials:
-        with_noise(trial)  # refuses a target that no noise attains
+        with_noise(trial)  # refuses the target
         if is_noisy(trial):
             try:
                 evaluation_noise(trial)
@@ -84,10 +84,10 @@ def cover(trial: TrialConfig, epsilons: Sequence[Epsilon], epochs_done: int) -> 
 
 
 def selected_epsilon(trials: Sequence[TrialConfig], distribution: tuple[float, float] | None = None) -> Epsilon:
-    """Return epsilon of publishing the best certified trial of `trials`: all trials of a fixed grid, seeds included.
+    """Return epsilon of publishing the best certified trial of a fixed grid; `trials` are all of it, with every seed.
 
-    For random stopping they are the candidates, not the drawn trials, and `distribution` is (mean, shape) of their
-    number. Trials without a certified epsilon are left out; the others must have one data set and one delta.
+    For random stopping they are the candidates, not the drawn trials, and `distribution` is (mean, shape) of the number
+    of drawn ones. Trials without a certified epsilon are left out; the others must have one data set and one delta.
     """
     trials = certified_trials(trials)
     if not trials:
@@ -114,6 +114,6 @@ def selected_epsilon(trials: Sequence[TrialConfig], distribution: tuple[float, f
 
 
 def scores_are_covered(trials: Sequence[TrialConfig]) -> bool:
-    """Whether each certified trial that holds records out, at least one, releases its scores with noise."""
+    """Whether some certified trials hold records out, and all these release their scores with noise."""
     scored = [trial for trial in certified_trials(trials) if holds_out(trial)]
-    return all(is_noisy(trial) for trial in scored) and bool(scored)
+    return bool(scored) and all(is_noisy(trial) for trial in scored)

@@ -15,7 +15,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, reduce
 
 import numpy as np
 from dp_accounting import NeighboringRelation
@@ -124,9 +124,9 @@ class PrivacyEvent:
 
     @property
     def mu(self) -> float | None:
-        """Return mu of the run (noise set) where one Gaussian mechanism stands for it; None where losses are composed.
+        """Return mu of the one Gaussian mechanism that stands for the run, or None if losses of steps are composed.
 
-        That is so for shuffled batches, and for full batches (q = 1) whose grid of losses would be too coarse or large.
+        One stands for shuffled batches, and for full batches (q = 1) whose grid of losses would be too coarse or large.
         """
         mu = math.sqrt(self.participations) / self.z if self.z else math.inf
         if not self.sampler_class.amplified:
@@ -176,8 +176,7 @@ class PrivacyEvent:
             return math.inf
         if accountant == "pld":
             return composed_epsilon([self], 0.0, delta)[0]
-        if accountant == "gdp":
-            # `gdp` is of samplers without amplification, whose mu is never None
+        if accountant == "gdp":  # of samplers without amplification, whose mu is never None
             return curves.gdp_eps(math.inf if self.mu is None else self.mu, delta)
         convert = curves.improved_conversion if accountant == "rdp/improved" else curves.classic_conversion
         return convert(curves.ORDERS, self.renyi(), delta)[0]
@@ -193,8 +192,10 @@ class PrivacyEvent:
         def epsilon_of(noise_multiplier: float) -> float:
             return replace(self, noise_multiplier=noise_multiplier).value(delta, accountant)
 
-        return kept((unset, delta, accountant), target_epsilon, epsilon_of, least, lambda: calibrate(
-            target_epsilon, epsilon_of, "noise multiplier", LEAST_NOISE_OVER_SENSITIVITY, least))
+        def search() -> float:
+            return calibrate(target_epsilon, epsilon_of, "noise multiplier", LEAST_NOISE_OVER_SENSITIVITY, least)
+
+        return kept((unset, delta, accountant), target_epsilon, epsilon_of, least, search)
 
 
 def interval_of(*events: PrivacyEvent) -> float:
@@ -207,7 +208,8 @@ def interval_of(*events: PrivacyEvent) -> float:
     if len(events) == 1 and events[0].z < LITTLE_NOISE:
         return curves.COARSEST
     largest = curves.DISCRETIZATION if len(events) == 1 else curves.COARSEST  # of several kinds of runs
-    return max(min(sufficient_interval(*(event.loss_count_and_variance for event in events)), largest), curves.FINEST)
+    sufficient = sufficient_interval(*(event.loss_count_and_variance for event in events))
+    return max(min(sufficient, largest), curves.FINEST)
 
 
 def sufficient_interval(*runs: tuple[int, float]) -> float:  # `loss_count_and_variance` of every run
@@ -241,7 +243,7 @@ def pld_epsilon(losses: curves.LossDistribution, delta: float, steps: int) -> fl
 
 
 def composed_epsilon(events: Sequence[PrivacyEvent], extra_mu: float, delta: float) -> tuple[float, str]:
-    """Return (epsilon, conversion) of all events, composed with a Gaussian release of mu `extra_mu` (0: with none).
+    """Return (epsilon, conversion) of all events together with a Gaussian release of mu `extra_mu`, unless that is 0.
 
     The conversion is `exact` if all are accounted for as Gaussians, or one has no noise, else `pld`.
     """
@@ -254,13 +256,13 @@ def composed_epsilon(events: Sequence[PrivacyEvent], extra_mu: float, delta: flo
     runs = [replace(event, steps=event.steps * count, epochs=event.epochs * count)
             for event, count in Counter(events).items()]
     interval = interval_of(*runs)
-    total, *others = (loss_distribution(run, interval) for run in runs)
+    distributions = [loss_distribution(run, interval) for run in runs]
+    n_steps = sum(run.loss_count_and_variance[0] for run in runs)
     if extra_mu:
-        others.append(curves.poisson_losses(1.0, 1 / extra_mu, interval))
-    for losses in others:
-        total = total.compose(losses)
-    n_losses = sum(count for count, _ in (run.loss_count_and_variance for run in runs)) + bool(extra_mu)
-    return pld_epsilon(total, delta, n_losses), "pld"
+        distributions.append(curves.poisson_losses(1.0, 1 / extra_mu, interval))
+        n_steps += 1
+    total = reduce(curves.LossDistribution.compose, distributions)
+    return pld_epsilon(total, delta, n_steps), "pld"
 
 
 def sensitivity(C: float, relation: str) -> float:

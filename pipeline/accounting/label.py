@@ -20,7 +20,7 @@ from functools import lru_cache
 import numpy as np
 from scipy import optimize, stats
 
-from pipeline.accounting.calibration import kept
+from pipeline.accounting.calibration import AIMED_RATIO, kept
 from pipeline.accounting.claimed import ALPHAS
 from pipeline.accounting.curves import classic_conversion, gdp_delta, gdp_eps, smallest_epsilon
 from pipeline.accounting.epsilon import Epsilon
@@ -56,7 +56,7 @@ def with_sigma(config: TrialConfig) -> TrialConfig:
     # A record takes part in each of `draws` batches with probability q.
     draws, q, _ = config.parts.sampler.participations(config, config.epochs)
     delta = accounted_delta(config)
-    aim = 0.995 * target  # in the range of calibration
+    aim = AIMED_RATIO * target
 
     def epsilon_of(mu: float) -> float:
         return binomial_gdp_eps(mu, draws, q, delta)

@@ -27,15 +27,13 @@ _SCORES = "scores must come from public data or be private themselves"
 _COVERED = "the noisy validation scores of all trials are covered"
 
 
-def selected_by_composition(events: Sequence[PrivacyEvent], delta: float,
-                            # mu of each trial's noisy validation scores, 0 for one that holds out no record; empty:
-                            # scores are not covered
-                            scores: Sequence[float] = (),
-                            # whether trials with scores hold out the same records
+def selected_by_composition(events: Sequence[PrivacyEvent], delta: float, scores: Sequence[float] = (),
                             one_split: bool = False) -> Epsilon:
     """Return epsilon of publishing the releases of all `events` together; infinite if one has no noise.
 
     There is one event for each trial whose results anybody looked at, of its whole run and all of one relation.
+    `scores` has mu of each trial's noisy validation scores, 0 if it holds out no record; it is empty if scores are not
+    covered. With `one_split`, all trials with scores hold out the same records.
     """
     relation = _common_value(events, "relation")
     check_delta(delta)
@@ -43,10 +41,11 @@ def selected_by_composition(events: Sequence[PrivacyEvent], delta: float,
     note = (f"all of {counted(len(events), 'trial')} composed: any of them may be published, the best for example; "
             f"{_COVERED if scores else _SCORES}")
     scores_mu = math.hypot(*scores)  # Gaussian mechanisms compose to the root of the summed squares
-    if one_split and scores_mu:  # a record pays for training or, held out, for scores; otherwise for both
-        trained_on_all = [event for event, mu in zip(events, scores, strict=True) if not mu]
-        costs = composed_epsilon(events, 0.0, delta), composed_epsilon(trained_on_all, scores_mu, delta)
-        value, conversion = max(costs)
+    if one_split and scores_mu:  # no record is in training of one trial and in validation of another
+        without_scores = [event for event, mu in zip(events, scores, strict=True) if not mu]
+        of_trained_record = composed_epsilon(events, 0.0, delta)
+        of_held_out_record = composed_epsilon(without_scores, scores_mu, delta)
+        value, conversion = max(of_trained_record, of_held_out_record)
     else:
         value, conversion = composed_epsilon(events, scores_mu, delta)
     return Epsilon(value, kind="selected", variant="composition", relation=relation, sampler=", ".join(samplers),
@@ -68,22 +67,26 @@ def selected_by_random_stopping(events: Sequence[PrivacyEvent], delta: float, me
     if not shape >= 0:
         raise ValueError(f"shape: must be >= 0, got {shape}")
     value = math.inf
-    if not any(event.z == 0 for event in events):
-        accountants = []
-        for event in dict.fromkeys(events):  # each once
-            accountant = RdpAccountant(neighboring_relation=NEIGHBOURS[event.relation])
-            accountants.append(accountant.compose(event.run))
-        orders = accountants[0].orders
-        # A trial is a random candidate, published with it, so its divergence is at most the largest of any candidate. A
-        # record is in training or in validation of a trial, so the larger of the two counts.
-        score_curve = np.asarray(orders) * max(scores, default=0.0) ** 2 / 2
-        worst_curve = np.max([score_curve, *(accountant.rdp for accountant in accountants)], axis=0)
-        value, _ = improved_conversion(orders, repeated(orders, worst_curve, mean, shape), delta)
+    if all(event.z > 0 for event in events):
+        orders, curve = _worst_candidate(events, max(scores, default=0.0))
+        value, _ = improved_conversion(orders, repeated(orders, curve, mean, shape), delta)
     distribution = _NAMES.get(shape, f"negative binomial (shape {shape:g})")
     note = (f"the best of K trials, K {distribution} with mean {mean:g} and drawn beforehand; only the best is "
             f"published; {_COVERED if scores else _SCORES}")
     return Epsilon(value, kind="selected", variant="random_stopping", relation=relation, sampler=sampler, delta=delta,
                    conversion="improved", note=note)
+
+
+def _worst_candidate(events: Sequence[PrivacyEvent], scores_mu: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return orders and, at each, a bound on the Renyi divergence of a trial that is drawn from the candidates."""
+    accountants = []
+    for event in dict.fromkeys(events):  # each once
+        accountant = RdpAccountant(neighboring_relation=NEIGHBOURS[event.relation])
+        accountants.append(accountant.compose(event.run))
+    orders = accountants[0].orders
+    # A record is in training or in validation of a trial, so the larger of the two counts.
+    score_curve = np.asarray(orders) * scores_mu ** 2 / 2
+    return orders, np.max([score_curve, *(accountant.rdp for accountant in accountants)], axis=0)
 
 
 def repeated(orders: np.ndarray, curve: np.ndarray, mean: float, shape: float) -> np.ndarray:
@@ -95,10 +98,11 @@ def repeated(orders: np.ndarray, curve: np.ndarray, mean: float, shape: float) -
         e(lambda) + (1 + eta)((1 - 1/lambda') e(lambda') + log(1/gamma)/lambda') + log(mean)/(lambda - 1)
         Poisson: e(lambda) + mean delta'(log(1 + 1/(lambda - 1))) + log(mean)/(lambda - 1).
     """
-    above_1, repeated_curve = orders > 1, np.full(len(orders), np.inf)  # orders increase; at 1 there is no bound
+    above_1 = orders > 1  # orders increase; at 1 there is no bound
+    repeated_curve = np.full(len(orders), np.inf)
     if shape == POISSON:
-        deltas = [compute_delta(orders, curve, math.log1p(1 / (order - 1)))[0] for order in orders[above_1]]
-        second_term = np.array([mean * delta for delta in deltas])
+        second_term = np.array([mean * compute_delta(orders, curve, math.log1p(1 / (order - 1)))[0]
+                                for order in orders[above_1]])
     else:  # with the best lambda'
         second_term = (1 + shape) * np.min((1 - 1 / orders) * curve - math.log(gamma_of(mean, shape)) / orders)
     repeated_curve[above_1] = curve[above_1] + second_term + math.log(mean) / (orders[above_1] - 1)
@@ -107,7 +111,6 @@ def repeated(orders: np.ndarray, curve: np.ndarray, mean: float, shape: float) -
 
 
 def _common_value(events: Sequence[PrivacyEvent], field: str) -> str:
-    """Return the value of a field, `relation` or `sampler`, that all events share; refuse several, or no event."""
     if not events:
         raise ValueError("events: must be one per trial looked at, got none")
     return common(field, sorted(getattr(event, field) for event in events))

@@ -44,53 +44,58 @@ def privacy_tags(config: TrialConfig) -> dict[str, str]:
         'no noise, no guarantee'
     """
     trial = with_noise(config)  # calibrated
-    mechanism, features = trial.parts.mechanism, trial.parts.features
-    certified, relation, delta = "false", trial.parts.sampler.relation, f"{trial.delta:g}"
+    mechanism = trial.parts.mechanism
+    tags = {"privacy.certified": "false", "privacy.relation": trial.parts.sampler.relation,
+            "privacy.sampler": trial.sampler, "privacy.delta": f"{trial.delta:g}"}
     if mechanism.certified:
         epsilons = certified_epsilons(trial, trial.epochs)
         notes = _gaussian_notes(trial, epsilons[0])
         if any(epsilon.is_finite for epsilon in epsilons):
-            certified = "true" if trial.secure else "simulated"
+            tags["privacy.certified"] = "true" if trial.secure else "simulated"
     elif mechanism.optical:
-        relation, notes = RELATION, _photonic_notes(trial)
+        tags["privacy.relation"] = RELATION
+        notes = _photonic_notes(trial)
     else:
-        relation, delta, notes = "none", "none", ["no noise, no guarantee"]
+        tags |= {"privacy.relation": "none", "privacy.delta": "none"}
+        notes = ["no noise, no guarantee"]
         if mechanism.private:
             notes = [f"not certified: mechanism '{trial.mechanism}' is an extension that states no guarantee"]
-    if not features.raw:
-        notes.append(f"inputs are {features.public_because(trial)}")
-    elif trial.inputs == "standardized" and certified != "false":
-        notes.append("inputs are shifted and scaled by published constants, which are means and deviations of the "
-                     "training records and count as public" if trial.parts.data.spec.published else
-                     "not covered: inputs are shifted and scaled by means and deviations of the training records")
+
+    notes += _input_notes(trial, is_certified=tags["privacy.certified"] != "false")
     if trial.canaries:
         notes.append(_canary_audit(trial))
-    return {"privacy.certified": certified, "privacy.relation": relation, "privacy.sampler": trial.sampler,
-            "privacy.delta": delta, "privacy.notes": "; ".join(notes)}
+    return {**tags, "privacy.notes": "; ".join(notes)}
+
+
+def _input_notes(trial: TrialConfig, is_certified: bool) -> list[str]:
+    if not trial.parts.features.raw:
+        return [f"inputs are {trial.parts.features.public_because(trial)}"]
+    if trial.inputs != "standardized" or not is_certified:
+        return []
+    if trial.parts.data.spec.published:
+        return ["inputs are shifted and scaled by published constants, which are means and deviations of the training "
+                "records and count as public"]
+    return ["not covered: inputs are shifted and scaled by means and deviations of the training records"]
 
 
 def relation_of_kind(kind: str, variant: str, relation: object) -> str:
-    """Return the neighbouring relation of such an epsilon, as text; `relation` is the tag `privacy.relation`.
-
-    An epsilon of one column has that of its variant. An audit of a trial without a guarantee has the relation of the
-    audit itself.
-    """
+    """Return the neighbouring relation of an epsilon of this kind; `relation` is its trial's tag `privacy.relation`."""
     if kind == "label":
         return LABEL_RELATION
-    if kind == "column":
-        return variant.replace("add-", "add/")  # a metric's name has no other slash
+    if kind == "column":  # the variant names the relation, with `-`: a slash separates parts of a metric's name
+        return variant.replace("add-", "add/")
     if not isinstance(relation, str):
         return "not tracked"
-    if kind == "audited" and relation == "none":
-        return relation_of("poisson")  # of canaries
+    if kind == "audited" and relation == "none":  # without a guarantee: the audit's own, which adds canaries or not
+        return relation_of("poisson")
     return relation
 
 
 def with_own_network(tags: Mapping[str, str], why_alone: str, is_reviewed: bool) -> dict[str, str]:
-    """Return a trial's tags with how the records of its user's network are computed.
+    """Return the tags of a trial with a user's network, completed by how the network computes its records.
 
-    `why_alone` is empty if they are mapped. `is_reviewed` says whether bits of a record's contribution depend on no
-    other record of its chunk; else `privacy.certified` is at most `up to rounding`.
+    Records are mapped together if `why_alone` is empty. Unless `is_reviewed`, a record's last bits may depend on others
+    of its chunk, so `privacy.certified` is at most `up to rounding`.
     """
     certified, notes = tags["privacy.certified"], tags["privacy.notes"]
     if certified != "false" and why_alone:
@@ -133,18 +138,20 @@ def _protection(trial: TrialConfig, epsilons: list[Epsilon]) -> str:
         return "**No guarantee**: no finite epsilon is stated of this trial."
     if finite_kinds.isdisjoint(GUARANTEED):
         return ""
-    verb, protected = "Guaranteed", "labels alone"
-    if "certified" in finite_kinds:
-        verb, protected = "Certified", "features and labels"
+    is_certified = "certified" in finite_kinds
+    protected = "features and labels" if is_certified else "labels alone"
     if not trial.secure:
         return f"**Simulated guarantee** for {protected}: {RECORDED}."
-    rows = "; the tag `privacy.certified` says whether the last bits of its rows are covered"
-    return f"**{verb}** for {protected}: {SECRET}{rows if trial.parts.network.own else ''}."
+    text = f"**{'Certified' if is_certified else 'Guaranteed'}** for {protected}: {SECRET}"
+    if trial.parts.network.own:
+        text += "; the tag `privacy.certified` says whether the last bits of its rows are covered"
+    return f"{text}."
 
 
 def _canary_audit(trial: TrialConfig) -> str:
     """Return a clause on the audit of a trial with canaries, and the largest lower bound on epsilon it can give."""
-    canaries, guessed, (n_train, _) = trial.canaries, guesses(trial.canaries), trial.split_sizes
+    canaries, guessed = trial.canaries, guesses(trial.canaries)
+    n_train, _ = trial.split_sizes
     largest_bound = one_run(canaries, guessed, guessed, trial.delta)  # as if all guesses were right
     return (f"audited by {canaries} canaries, training records with wrong labels, each left out with probability 1/2, "
             f"while N stays the public {n_train}; {guessed} of them are guessed, which allows a lower "
@@ -153,7 +160,6 @@ def _canary_audit(trial: TrialConfig) -> str:
 
 
 def _release_notes(trial: TrialConfig) -> list[str]:
-    """Return clauses on the noise's origin, on the numbers for which the guarantee holds, and on what is logged."""
     source = SECRET if trial.secure else f"simulated: {RECORDED}"
     # Mironov 2012, "On significance of the least significant bits for differential privacy".
     arithmetic = ("floating-point sums and samples are taken for real numbers (their last bits may tell more; "
@@ -174,10 +180,10 @@ def _release_notes(trial: TrialConfig) -> list[str]:
 
 
 def _gaussian_notes(trial: TrialConfig, tightest: Epsilon) -> list[str]:
-    """Return notes on a calibrated trial with a Gaussian mechanism, and on what nothing here checks."""
     if trial.noise_multiplier <= 0:
         return ["not certified: no noise, no guarantee"]
-    notes, parts = [tightest.note], trial.parts
+    notes = [tightest.note]
+    parts = trial.parts
     ratio = parts.mechanism.sensitivity_ratio(trial)  # largest contribution over the norm to which noise is scaled
     if ratio != 1:
         notes.append(f"noise is measured by {parts.mechanism.stated_norm(trial):.4g}, a record contributes up to "
@@ -197,7 +203,6 @@ def _gaussian_notes(trial: TrialConfig, tightest: Epsilon) -> list[str]:
 
 
 def _photonic_notes(trial: TrialConfig) -> list[str]:
-    """Return notes on a trial with mechanism photonic: why it is not certified, and how its noise was drawn."""
     if not trial.sigma:
         return ["not certified: sigma = 0, no noise, no guarantee", *claimed_notes(trial)]
     m = trial.batch_size
