@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from pipeline.learning.data.download import DataError
 from pipeline.trials.naming import abridged
@@ -157,14 +156,17 @@ def _named(file: Path, names: Sequence[str], lines: np.ndarray, columns: Sequenc
 
 def _of_parquet(file: Path) -> TableRows:
     """Return the rows of a Parquet file, whose types are arrow's: pandas' own make 1.0 of 1 beside a missing cell."""
+    from pandas import read_parquet  # slow to import, and only Parquet needs it
+
     try:
-        frame = pd.read_parquet(file, dtype_backend="pyarrow")
+        frame = read_parquet(file, dtype_backend="pyarrow")
     except (ValueError, OSError, ImportError) as error:
         raise refused(file, f"cannot be read as Parquet ({type(error).__name__})") from None
     if frame.empty:
         raise refused(file, "must have a row per record, has none")
     names, types = [str(name).strip() for name in frame.columns], [str(dtype) for dtype in frame.dtypes]
-    columns = [np.array([_text(cell, type_) for cell in frame.iloc[:, place].astype(object)], object)
+    cells = frame.astype(object).where(frame.notna(), None)
+    columns = [np.array([_text(cell, type_) for cell in cells.iloc[:, place]], object)
                for place, type_ in enumerate(types)]
     numeric = frozenset(name for name, type_ in zip(names, types, strict=True) if type_.startswith(NUMERIC))
     return _named(file, names, np.arange(1, len(frame) + 1), columns, numeric)
@@ -173,7 +175,7 @@ def _of_parquet(file: Path) -> TableRows:
 def _text(cell: Any, type_: str) -> str:
     """Return a cell of a Parquet file as text, a float as short as its type allows: 1.0 is 1."""
     if not isinstance(cell, float):
-        return "" if cell is None or cell is pd.NA else str(cell).strip()
+        return "" if cell is None else str(cell).strip()
     if math.isnan(cell):
         return ""
     if cell.is_integer():
