@@ -54,7 +54,8 @@ LINES = _Looks({"softmax": (0, (3, 1, 1, 1)), "bp": "-", "dfa": (0, (6, 1.5)), "
                 "pdfa": (0, (1.5, 1)), "hybrid": (0, (6, 1.5, 1, 1.5, 1, 1.5))}, ["-."])
 VARIANTS = "osD^vPX<>h"  # markers of lines of one algorithm
 FORMATS = ("svg", "pdf", "png", "eps")
-PAGE, TALLEST = 6.75, 9.0  # inches: the widest figure by itself; the height of a page
+PAGE, TALLEST = 6.75, 9.0  # inches: the widest figure by itself, unless its text needs more; the height of a page
+WIDTHS = 1, 50  # inches: least and largest width of a figure
 PANEL, HEIGHT = 2.1, 2.3  # inches: least width and height of a panel
 SMALL, LOW, MANY = 1.55, 1.7, 4  # the same where there are more panels than `MANY`
 LETTER = 0.066  # inches that a letter takes at most, on average
@@ -72,14 +73,16 @@ class FigureFiles:
     """How figures are written."""
 
     formats: tuple[str, ...] = ("svg", "pdf", "png")  # of `FORMATS`
-    width: float = 0.0  # of every figure in inches; 0 for its own, at most `PAGE`
+    width: float = 0.0  # of every figure in inches; 0 for its own, which its text may widen
     font: str = ""  # family; empty for that of matplotlib
     labels: Mapping[str, str] = field(default_factory=dict)  # names of algorithms in place of their own
 
     def __post_init__(self) -> None:
         refuse(unknown := [name for name in self.formats if name not in FORMATS], "--format",
                f"must be one of {', '.join(FORMATS)}", ", ".join(unknown))
-        refuse(not (self.width == 0 or 1 <= self.width <= 50), "--width", "must be 1 to 50 inches", f"{self.width:g}")
+        low, high = WIDTHS
+        refuse(self.width != 0 and not low <= self.width <= high, "--width", f"must be {low} to {high} inches",
+               f"{self.width:g}")
         if self.font:
             installed = sorted(font_manager.get_font_names())
             refuse(self.font not in installed, "--font", f"must be a font of this machine ({', '.join(installed)})",
@@ -114,6 +117,7 @@ def theme() -> Iterator[None]:
         "savefig.dpi": 300, **({"font.family": _files.font} if _files.font else {})}
     with rc_context({**sns.axes_style("ticks"), **sns.plotting_context("paper"), **output}), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing")  # the SVG has it as text; PDF and PNG have a box
+        warnings.filterwarnings("ignore", "constrained_layout not applied")  # `_make_fit` widens or refuses the figure
         yield
 
 
@@ -212,11 +216,11 @@ def legend(figure: Figure, entries: Sequence[Artist], title: str = "") -> None:
 def draw(figure: Figure) -> dict[str, bytes]:
     """Return the figure in the wanted formats (300 dpi), and as the SVG of a page (`analysis.svg`).
 
-    `ReportError` if its text does not fit its width.
+    It is widened to what its text needs. If its text does not fit a width that was given: `ReportError`.
     """
     names, files = svg.name(figure), {}
     with theme():
-        _require_fit(figure)
+        _make_fit(figure)
         for extension in dict.fromkeys(("svg", *_files.formats)):
             file = BytesIO()
             figure.savefig(file, format=extension, metadata=_NO_DATE[extension])
@@ -229,8 +233,8 @@ def wanted(extension: str) -> bool:
     return extension in _files.formats
 
 
-def _require_fit(figure: Figure) -> None:
-    """Refuse a figure of which something leaves the canvas, or whose axes have no room (`ReportError`)."""
+def _make_fit(figure: Figure) -> None:
+    """Make a figure so wide that nothing leaves the canvas and all axes have room; errors as in `make_wide`."""
     canvas = FigureCanvasAgg(figure)
     canvas.draw()  # type: ignore[no-untyped-call]
     width, box = figure.get_figwidth(), figure.get_tightbbox(canvas.get_renderer())  # type: ignore[no-untyped-call]
@@ -238,14 +242,19 @@ def _require_fit(figure: Figure) -> None:
     panels = [ax for ax in figure.axes if ax.get_label() != "<colorbar>"]
     lacking = LEAST_AXES - min(ax.get_window_extent().width for ax in panels) / figure.dpi
     if max(outside, lacking) > TOLERANCE:
-        require_width(figure, width + 2 * max(outside, 0.0) + max(lacking, 0.0) + ROUND_UP)
+        make_wide(figure, width + 2 * max(outside, 0.0) + max(lacking, 0.0) + ROUND_UP)
+        _make_fit(figure)  # as the wider figure has another layout
 
 
-def require_width(figure: Figure, inches: float) -> None:
-    """Refuse a figure that is narrower (`ReportError`)."""
-    if inches > figure.get_figwidth():
+def make_wide(figure: Figure, inches: float) -> None:
+    """Widen a figure that is narrower; if its width was given, or is to be more than `WIDTHS`, `ReportError`."""
+    if inches <= figure.get_figwidth():
+        return
+    if _files.width or inches > WIDTHS[1]:
+        remedy = f"give --width {inches:.1f} or more" if inches <= WIDTHS[1] else f"at most {WIDTHS[1]} can be had"
         raise ReportError(f"figure: needs a width of {inches:.1f} inches for its text, got "
-                          f"{figure.get_figwidth():g}; give --width {inches:.1f} or more")
+                          f"{figure.get_figwidth():g}; {remedy}")
+    figure.set_figwidth(inches)
 
 
 def look(algorithm: str) -> dict[str, Any]:

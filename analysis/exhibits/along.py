@@ -160,7 +160,7 @@ def heatmap(table: pd.DataFrame, axes: Sequence[str]) -> Figure:
     with style.theme():
         height = max(1.7 if per_row > 1 else 1.4, ROW * len(rows) + BESIDE)
         figure, drawn = style.panels(len(groups), height, least, per_row)
-        style.require_width(figure, least)
+        style.make_wide(figure, least)
         for (_, points), ax in zip(groups, drawn, strict=True):
             metric = METRICS[common_value(points["metric"])]
             scale = table.loc[table["metric"] == metric.name, "mean"]

@@ -12,6 +12,7 @@ from commands import output
 from scipy.stats import ttest_ind, ttest_rel
 from stored import records, stored
 
+from analysis import style
 from analysis.report.comparison import _labels, plot
 from analysis.report.match import PAIRED, WELCH, Side, accuracies, compare, headline, texts
 from analysis.runs import MixedTrials, ReportError, frame_of
@@ -176,6 +177,17 @@ def test_two_sweeps_by_name(root, tmp_path, capsys):
     assert len(table) == 12 and set(table["metric"]) == {"test/accuracy", "alignment/layer_1"}
     html = (tmp_path / "c/index.html").read_text(encoding="utf-8")
     assert html.count("<figure>") == 1 and "<h1>a and faster</h1>" in html
+
+
+def test_long_names_widen_a_figure_whose_width_nobody_gave(sides):
+    figures = [plot(compare(sides["a"], sides["faster"])) for _ in range(2)]
+    for figure in figures:
+        ax = figure.axes[0]
+        ax.set_yticks(ax.get_yticks(), ["ternarized direct feedback alignment, eps = 3"] * len(ax.get_yticks()))
+    narrow = figures[0].get_figwidth()
+    assert narrow < 5 and style.draw(figures[0])["svg"] and narrow < figures[0].get_figwidth() < 10
+    with style.written_as(style.FigureFiles(("svg",), narrow)), pytest.raises(ReportError, match="give --width"):
+        style.draw(figures[1])
 
 
 def test_a_sweep_of_two_stores(root, tmp_path, capsys):

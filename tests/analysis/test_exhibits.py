@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from figures import texts_of
+from matplotlib.figure import Figure
 from matplotlib.transforms import Bbox
 from stored import run_of
 
@@ -276,6 +277,13 @@ def test_a_figure_that_cannot_fit_its_width_says_which_would():
     too_narrow = pytest.raises(ReportError, match="width of 4.1 .*--width 4.1")
     with style.written_as(style.FigureFiles(("png",), 3.25)), too_narrow:
         catalogue.draw("by_tau_h_and_sigma", of(trials), tracked(trials), None).files  # noqa: B018
+
+
+def test_text_that_no_width_holds_is_refused():
+    figure = Figure(figsize=(3, 2))
+    figure.subplots().text(1.5, 0.5, "text beside the axes, wherever they end")
+    with pytest.raises(ReportError, match="figure: needs a width of .* for its text, got .*; at most 50 can be had"):
+        style.draw(figure)
 
 
 def test_other_formats_than_the_named_are_not_written(monkeypatch):
