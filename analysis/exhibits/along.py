@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pandas as pd
@@ -49,12 +49,13 @@ def tabulate(runs: pd.DataFrame, axes: Sequence[str], experiment: Experiment) ->
     """
     if runs.empty:
         raise ReportError(f"{' and '.join(axes)}: needs trials that have it, found none")
-    layout = layout_by(trials_of(runs), axes, experiment)
+    trials = trials_of(runs)
+    layout = layout_by(trials, axes, experiment)
     if layout.fault:
         raise ReportError(layout.fault)
     metrics = ["accuracy"]
-    if not without_alignment(trials_of(runs)):
-        metrics += ["alignment", *(["feedback_alignment"] if feedback_is_measured(runs) else [])]
+    if not without_alignment(trials):
+        metrics += ["alignment", "feedback_alignment"] if feedback_is_measured(runs) else ["alignment"]
     by = list(dict.fromkeys(["algorithm", *layout.factors, *axes]))
     shown = with_epsilon(with_levels(runs, by))
     shown = shown.assign(**{name: shown[name].where(shown[name].notna(), NO_VALUE) for name in layout.factors})
@@ -66,10 +67,10 @@ def tabulate(runs: pd.DataFrame, axes: Sequence[str], experiment: Experiment) ->
 
 
 def figure_of(table: pd.DataFrame, axes: Sequence[str]) -> Figure:
-    """Plot lines along one axis, or a heatmap over two; of accuracy alone, where that with alignment is too tall."""
+    """Plot lines along one axis, or a heatmap over two. A figure too tall for a page shows accuracy alone."""
     figure = plot(table, axes[0]) if len(axes) == 1 else heatmap(table, axes)
-    is_alone = table["metric"].nunique() == 1
-    if is_alone or figure.get_figheight() <= style.TALLEST:
+    has_one_metric = table["metric"].nunique() == 1
+    if has_one_metric or figure.get_figheight() <= style.TALLEST:
         return figure
     return figure_of(table[table["metric"] == "accuracy"], axes)
 
@@ -83,32 +84,44 @@ def with_epsilon(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def texts(table: pd.DataFrame, axes: Sequence[str], runs: pd.DataFrame) -> Texts:
-    """Return a caption and a table for each metric, and notes: definitions, what is fixed, what was chosen."""
-    body: list[str | Table] = []
-    over, layout = " and ".join(map(in_words, axes)), table.attrs["layout"]
+    """Return captions and tables: the means of each metric, then ε and the chosen settings; and notes."""
+    by, layout = table.attrs["by"], table.attrs["layout"]
     common = [level_name(name, runs[name].iloc[0]) for name in ("dataset", AMOUNT) if runs[name].nunique() == 1]
     where = f" on {', '.join(common)}" if "dataset" not in layout.factors else ""
+    over = " and ".join(map(in_words, axes))
+    body: list[str | Table] = []
     for name, part in table.groupby("metric", sort=False):
         metric = METRICS[str(name)]
         means = [metric.text(row.mean, row.half_width) for row in part.itertuples()]
         body += [f"{metric.heading}{where} by {over}: {means_text(part['n'])}{best_of(part['choices'].max())}.",
-                 crossing(part.assign(text=means), axes, table.attrs["by"])]
-    notes = [*(METRICS[name].meaning for name in table["metric"].unique()),
-             fixed_text(runs, (*axes, *layout.factors, *(NOISE if AMOUNT in layout.factors else ()))),
-             f"With it, as the file says: {', '.join(map(in_words, layout.bound))}." if layout.bound else "",
-             *(f"Each ε is a {epsilon_text(kind, of_kind)}." for kind in GUARANTEED
-               if len(of_kind := runs[tightest(runs, kind).notna()]))]
+                 crossing(part.assign(text=means), axes, by)]
+
     accuracies = table[table["metric"] == "accuracy"]
     if accuracies["epsilon"].nunique() > 1:
         body += ["ε of every point; it is that of its targets where a file gives them.",
-                 crossing(accuracies.assign(text=accuracies["epsilon"].map("{:.3g}".format)), axes, table.attrs["by"])]
+                 crossing(accuracies.assign(text=accuracies["epsilon"].map("{:.3g}".format)), axes, by)]
     if (table["choices"] > 1).any():
-        notes.append(ENVELOPE)
-        rows = [[names_of(row, table.attrs["by"]), row["chosen"] or NO_VALUE, str(row["choices"])]
+        rows = [[names_of(row, by), row["chosen"] or NO_VALUE, str(row["choices"])]
                 for row in accuracies.to_dict("records")]
         body += ["What was chosen at every point, by mean validation accuracy over seeds.",
                  Table.of(["point", "chosen", "of settings"], rows, text_columns=(0, 1))]
-    return Texts(tuple(body[:2]), tuple(body[2:]), tuple(filter(None, notes)))
+    return Texts(tuple(body[:2]), tuple(body[2:]), tuple(_notes(table, axes, runs)))
+
+
+def _notes(table: pd.DataFrame, axes: Sequence[str], runs: pd.DataFrame) -> Iterator[str]:
+    layout = table.attrs["layout"]
+    yield from filter(None, (METRICS[name].meaning for name in table["metric"].unique()))
+    noise = NOISE if AMOUNT in layout.factors else ()
+    if fixed := fixed_text(runs, (*axes, *layout.factors, *noise)):
+        yield fixed
+    if layout.bound:
+        yield f"With it, as the file says: {', '.join(map(in_words, layout.bound))}."
+    for kind in GUARANTEED:
+        of_kind = runs[tightest(runs, kind).notna()]
+        if len(of_kind):
+            yield f"Each ε is a {epsilon_text(kind, of_kind)}."
+    if (table["choices"] > 1).any():
+        yield ENVELOPE
 
 
 def crossing(part: pd.DataFrame, axes: Sequence[str], by: Sequence[str]) -> Table:
@@ -122,24 +135,24 @@ def crossing(part: pd.DataFrame, axes: Sequence[str], by: Sequence[str]) -> Tabl
 
 def plot(table: pd.DataFrame, axis: str) -> Figure:
     """Plot a panel for each metric and each level of the panels' factors, with one legend."""
-    layout = table.attrs["layout"]
-    is_log = table[axis].min() > 0 and table[axis].max() >= LOG_RATIO * table[axis].min()
+    layout, least = table.attrs["layout"], table[axis].min()
+    is_log = least > 0 and table[axis].max() >= LOG_RATIO * least
+    x_name = " with ".join([axis_name(axis), *map(in_words, layout.bound[:1])])
     groups = list(table.groupby(["metric", *layout.panels], sort=False, dropna=False))
     n_metrics = table["metric"].nunique()
     per_row = n_metrics if len(groups) == n_metrics else style.row_of(len(groups) // n_metrics)
     with style.theme():
         figure, axes = style.panels(len(groups), per_row=per_row)
         found = style.looks(table, layout.lines)
+        axes_of: dict[str, list[Axes]] = {}  # by metric
         for (_, points), ax in zip(groups, axes, strict=True):
             metric = METRICS[common_value(points["metric"])]
+            axes_of.setdefault(metric.name, []).append(ax)
             style.curves(ax, points, axis, found, layout.lines)
-            style.name_axes(ax, " with ".join([axis_name(axis), *map(in_words, layout.bound[:1])]), metric.label,
-                            names_of(points.iloc[0], layout.panels))
+            style.name_axes(ax, x_name, metric.label, names_of(points.iloc[0], layout.panels))
             if is_log:
                 style.log_axis(ax, table[axis])
-        for name in table["metric"].unique():  # panels of a metric have one scale
-            first, *others = [ax for (_, points), ax in zip(groups, axes, strict=True)
-                              if common_value(points["metric"]) == name]
+        for name, (first, *others) in axes_of.items():  # all with one scale
             for ax in others:
                 ax.sharey(first)
             first.autoscale_view()
@@ -157,20 +170,20 @@ def heatmap(table: pd.DataFrame, axes: Sequence[str]) -> Figure:
     per_metric = len(groups) // table["metric"].nunique()
     least = CELL * len(columns) + BESIDE
     per_row = style.row_of(per_metric, least)  # no row has panels of two metrics
+    height = max(1.7 if per_row > 1 else 1.4, ROW * len(rows) + BESIDE)
     with style.theme():
-        height = max(1.7 if per_row > 1 else 1.4, ROW * len(rows) + BESIDE)
         figure, drawn = style.panels(len(groups), height, least, per_row)
         style.make_wide(figure, least)
+        axes_of: dict[str, list[Axes]] = {}  # by metric
         for (_, points), ax in zip(groups, drawn, strict=True):
             metric = METRICS[common_value(points["metric"])]
-            scale = table.loc[table["metric"] == metric.name, "mean"]
+            axes_of.setdefault(metric.name, []).append(ax)
+            means = table.loc[table["metric"] == metric.name, "mean"]
             grid = points.pivot(index=axes[1], columns=axes[0], values="mean").reindex(index=rows, columns=columns)
-            heatmap_panel(grid, ax, metric, (scale.min(), scale.max()))
+            heatmap_panel(grid, ax, metric, (means.min(), means.max()))
             style.name_axes(ax, axis_name(axes[0]), axis_name(axes[1]), names_of(points.iloc[0], names))
         style.name_once(drawn)
-        for name in table["metric"].unique():
-            of_metric = [ax for (_, points), ax in zip(groups, drawn, strict=True)
-                         if common_value(points["metric"]) == name]
+        for name, of_metric in axes_of.items():
             bar = figure.colorbar(of_metric[0].images[0], ax=of_metric, aspect=18, pad=0.02)
             bar.outline.set_visible(False)
             bar.set_label(style.wrapped(METRICS[name].label, 20))

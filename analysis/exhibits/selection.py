@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 from dataclasses import dataclass
 
@@ -11,13 +10,14 @@ import pandas as pd
 from analysis.exhibits import envelope
 from analysis.exhibits.envelope import SCORE
 from analysis.exhibits.exhibit import Exhibit, Texts
-from analysis.exhibits.frontier.points import PRICE, tightest
+from analysis.exhibits.frontier.choice import PRICE, composed_epsilon
+from analysis.exhibits.frontier.points import tightest
 from analysis.exhibits.table import Table
 from analysis.labels import NO_VALUE
 from analysis.runs import ReportError, Sweep, load_runs, require_accuracy, require_one, trials_of, with_trials
 from analysis.text import under_assumptions
 from pipeline.accounting import Epsilon, account
-from pipeline.accounting.evaluations import holds_out, scores_are_covered, selected_epsilon
+from pipeline.accounting.evaluations import holds_out, scores_are_covered
 from pipeline.accounting.event import UnsupportedAccounting
 from pipeline.experiment.experiment import Experiment
 from pipeline.experiment.past import NO_PAST
@@ -41,10 +41,10 @@ class Choice:
     name: str
     trial_key: str
     validation: float  # accuracy at the last epoch, a fraction
-    test: float  # the same, which is not used for the choice
+    test: float  # test accuracy at the last epoch, which is not used for the choice
     alone: Epsilon  # certified, of the trial as if it were the only one
-    selected: Epsilon | None  # that covers the choice; None if there is none
-    reason: str  # why there is none
+    selected: Epsilon | None  # covers the choice; None if no epsilon does
+    reason: str  # why no epsilon does
     trials: int | None  # certified ones of the file; None for random stopping, which keeps the number secret
     others: int  # trials of the file without a certified epsilon
     noise: str  # sentences on the noise source of all compared trials, and its consequences
@@ -102,14 +102,15 @@ def best(runs: Sweep, epsilon: float, kind: str = "certified") -> pd.Series:
                 "for all trials that are compared")
     require_accuracy(within, SCORE)
     # `envelope.best` chooses in every group of equal columns; a constant column makes all trials one group.
-    winners = envelope.best(within.assign(group=""), ["group"]).drop(columns="group")
-    price, past = math.nan, runs.attrs.get("past", NO_PAST)
+    of_best_setting = envelope.best(within.assign(group=""), ["group"])
+    row = of_best_setting.loc[of_best_setting[SCORE].idxmax()].drop(["group", "chosen", "choices"])
+
+    past = runs.attrs.get("past", NO_PAST)
+    price = math.nan
     if kind == "certified" and not runs.attrs.get("searched") and not past.no_price:
         gone = [trial for trial in certified_trials([*past.trials, *past.lost])
                 if min(found.value for found in account(trial, trial.epochs) if found.kind == kind) <= epsilon]
-        with contextlib.suppress(UnsupportedAccounting):  # no price is proved
-            price = selected_epsilon([*trials_of(within), *gone]).value
-    row = winners.loc[winners[SCORE].idxmax()].drop(["chosen", "choices"])
+        price = composed_epsilon((*trials_of(within), *gone))
     return pd.concat([row, pd.Series({PRICE: price, "compared": len(within)}, dtype=object)])
 
 
@@ -120,35 +121,38 @@ def choose(experiment: Experiment, runs: pd.DataFrame, paid: Epsilon | None = No
     the epsilon of all trials by a budget, if there is one. Certified trials need test accuracy, and validation accuracy
     if they hold records out (`ReportError`).
     """
-    plan = experiment.plan
+    plan, past = experiment.plan, experiment.past
     begun = {trial.trial_key: trial for trial in trials_of(runs)}  # with the noise that their runs record
     tracked = [begun.get(trial.trial_key, trial) for trial in experiment.trials]
-    trials = {trial.trial_key: trial for trial in certified_trials(tracked)}
-    with_score = [key for key, trial in trials.items() if holds_out(trial) or not plan.publishes_all] or list(trials)
-    scored = runs[runs["trial_key"].isin(with_score)]
+    certified = {trial.trial_key: trial for trial in certified_trials(tracked)}
+    holding_out = [key for key, trial in certified.items() if holds_out(trial)]
+    compared = holding_out if holding_out and plan.publishes_all else list(certified)
+    scored = runs[runs["trial_key"].isin(compared)]
     require_accuracy(scored, SCORE)
-    require_accuracy(runs[runs["trial_key"].isin(list(trials))])
-    best = scored.loc[scored[SCORE].idxmax()]
+    require_accuracy(runs[runs["trial_key"].isin(list(certified))])
+    winner = scored.loc[scored[SCORE].idxmax()]
+    trial = certified[winner["trial_key"]]
     scores = dict(zip(scored["trial_key"], 100 * scored[SCORE], strict=True))
-    trial = trials[best["trial_key"]]
-    tightest_epsilon = next(e for e in account(trial, trial.epochs) if e.kind == "certified")
-    compared = [*tracked, *experiment.past.trials] if plan.publishes_all else plan.possible
+
+    covered = [*tracked, *past.trials] if plan.publishes_all else plan.possible
     selected, reason = paid, ""
     try:
         if selected is None:
-            selected = epsilon_of_choice(plan, experiment.past, compared, plan.selection)
-        noise = choice_statement(compared, plan.selection)
+            selected = epsilon_of_choice(plan, past, covered, plan.selection)
+        noise = choice_statement(covered, plan.selection)
     except UnsupportedAccounting as error:
         selected, reason = None, str(error)
-        noise = sentence(noise_statement([other.noise for other in trials.values()]))
-    return Choice(name=run_name(trial, experiment.varied), trial_key=trial.trial_key, validation=float(best[SCORE]),
-                  test=float(best["test/accuracy"]), alone=tightest_epsilon, selected=selected, reason=reason,
-                  trials=len(trials) if plan.publishes_all else None,  # random stopping keeps the number secret
-                  others=len(tracked) - len(trials), noise=noise,
-                  standing=standing(trial.noise for trial in certified_trials(compared)),
-                  scores=SCORES_COVERED if scores_are_covered(compared) else SCORES,
-                  unscored=len(trials) - len(with_score), gone=len(certified_trials(experiment.past.trials)),
-                  equals=len(leaders(scores)) - 1 if plan.publishes_all else 0)
+        noise = sentence(noise_statement([other.noise for other in certified.values()]))
+
+    return Choice(
+        name=run_name(trial, experiment.varied), trial_key=trial.trial_key, validation=float(winner[SCORE]),
+        test=float(winner["test/accuracy"]), selected=selected, reason=reason, noise=noise,
+        alone=next(found for found in account(trial, trial.epochs) if found.kind == "certified"),  # the tightest
+        trials=len(certified) if plan.publishes_all else None,  # random stopping keeps the number secret
+        others=len(tracked) - len(certified), unscored=len(certified) - len(compared),
+        standing=standing(trial.noise for trial in certified_trials(covered)),
+        scores=SCORES_COVERED if scores_are_covered(covered) else SCORES,
+        gone=len(certified_trials(past.trials)), equals=len(leaders(scores)) - 1 if plan.publishes_all else 0)
 
 
 def draw(choice: Choice) -> Exhibit:
@@ -174,16 +178,19 @@ def texts(choice: Choice) -> Texts:
               "ε of this trial, had it been the only one"]
     row = [choice.name, f"{100 * choice.validation:.2f}", f"{100 * choice.test:.2f}",
            f"{epsilon.value:.4g}" if epsilon else NO_VALUE, f"{choice.alone.value:.4g}"]
-    notes = (
-        "Test accuracy had no part in the choice.",
-        f"No difference in validation accuracy to {counted(choice.equals, 'other trial')}: any of them could have been "
-        "chosen." if choice.equals else "",
-        _covered(choice), choice.scores if epsilon else "",
-        f"Without records held out, so not compared, but covered by selected ε: {counted(choice.unscored, 'trial')}."
-        if epsilon and choice.unscored else "",
-        f"Without a certified ε, so neither compared nor covered: {counted(choice.others, 'trial')}."
-        if choice.others else "")
-    return Texts((caption(choice), Table.of(header, [row])), notes=tuple(filter(None, notes)))
+    notes = ["Test accuracy had no part in the choice."]
+    if choice.equals:
+        notes.append(f"No difference in validation accuracy to {counted(choice.equals, 'other trial')}: any of them "
+                     "could have been chosen.")
+    notes.append(_covered(choice))
+    if epsilon:
+        notes.append(choice.scores)
+    if epsilon and choice.unscored:
+        notes.append("Without records held out, so not compared, but covered by selected ε: "
+                     f"{counted(choice.unscored, 'trial')}.")
+    if choice.others:
+        notes.append(f"Without a certified ε, so neither compared nor covered: {counted(choice.others, 'trial')}.")
+    return Texts((caption(choice), Table.of(header, [row])), notes=tuple(notes))
 
 
 def caption(choice: Choice) -> str:

@@ -138,7 +138,7 @@ def test_the_price_is_of_all_that_was_compared_seeds_included(monkeypatch):
         return SimpleNamespace(value=100 * trials[0].target_epsilon + len(trials) + (trials[0].algorithm == "dfa"))
 
     monkeypatch.setattr(choice, "selected_epsilon", selected)
-    monkeypatch.setattr(choice, "_composed", choice._composed.__wrapped__)  # what is kept is of other tests
+    monkeypatch.setattr(choice, "composed_epsilon", choice.composed_epsilon.__wrapped__)  # what is kept is of other tests
     runs = tracked(GRID)
     points = choice.price(frontiers.frontier(runs), frontiers.tried_runs(runs, "certified"))
     points = points.set_index(["algorithm", "setting"])

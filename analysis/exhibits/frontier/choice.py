@@ -1,6 +1,6 @@
 """Which settings of a grid become points of a frontier, by validation accuracy, and what that choice costs.
 
-`points` asks for figures and tables, the headline for its verdict."""
+Frontiers use it for figures and tables, the headline for its verdict."""
 
 from __future__ import annotations
 
@@ -98,15 +98,15 @@ def choose(runs: pd.DataFrame) -> pd.DataFrame:
 def price(points: pd.DataFrame, tried: pd.DataFrame, past: Past = NO_PAST) -> pd.DataFrame:
     """Return points with a column `selected_epsilon`: the privacy cost of a point and its choice.
 
-    It is the certified epsilon of all trials compared for a point, seeds included, by composition. Without a choice it
-    is the point's own epsilon. It is empty if no price is proved, as for label epsilons. `tried` are the `candidates`
-    of the points, and `past` what the sweep trained before its file was edited.
+    It composes the certified epsilons of all trials compared for a point, seeds included. Without a choice it is the
+    point's own epsilon. It is nan if no price is proved, as for label epsilons. `tried` are the `candidates` of the
+    points, and `past` has the trials from before the experiment file was edited.
     """
     return points.assign(**{PRICE: [_price(point, tried, past) for point in points.itertuples()]})
 
 
 def _price(point: Any, tried: pd.DataFrame, past: Past) -> float:  # Any: of `DataFrame.itertuples`
-    gone = rivals(past, point)
+    gone = rivals(past, point)  # compared before the file was edited
     if point.choices == 1 and not gone:
         return float(point.epsilon)
     if point.kind != "certified" or past.no_price:
@@ -114,10 +114,7 @@ def _price(point: Any, tried: pd.DataFrame, past: Past) -> float:  # Any: of `Da
     compared = tried[(tried["algorithm"] == point.algorithm) & (tried["setting"] == point.setting)]
     if point.choices > 1:  # all rivals, which without a target have other noise too
         compared = tried[tried["choice"] == compared["choice"].iloc[0]]
-    try:
-        return _composed((*trials_of(compared), *gone))
-    except UnsupportedAccounting:
-        return np.nan
+    return composed_epsilon((*trials_of(compared), *gone))
 
 
 def is_chosen(points: pd.DataFrame, past: Past) -> bool:
@@ -126,14 +123,18 @@ def is_chosen(points: pd.DataFrame, past: Past) -> bool:
 
 
 def rivals(past: Past, point: Any) -> list[TrialConfig]:  # Any: of `DataFrame.itertuples`
-    """Return the trials of the past with a point's method and noise: they were looked at beside it, seeds included."""
+    """Return past trials with a point's method and noise, of all seeds: the point was chosen among them too."""
     return [trial for trial in (*past.trials, *past.lost) if method(trial) == point.algorithm
             and noise_setting(trial).removeprefix("sigma=") == point.setting]
 
 
-@lru_cache(maxsize=1024)
-def _composed(trials: tuple[TrialConfig, ...]) -> float:  # takes seconds, and all exhibits of a report ask
-    return selected_epsilon(trials).value
+@lru_cache(maxsize=1024)  # as it takes seconds, and all exhibits of a report call it
+def composed_epsilon(trials: tuple[TrialConfig, ...]) -> float:
+    """Return the certified epsilon of choosing among all of these trials; nan if none is proved."""
+    try:
+        return selected_epsilon(trials).value
+    except UnsupportedAccounting:
+        return np.nan
 
 
 def table(points: pd.DataFrame, epsilons: Sequence[str], names: Sequence[str]) -> tuple[str, Table]:
