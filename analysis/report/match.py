@@ -52,47 +52,52 @@ class Comparison:
 def compare(a: Side, b: Side) -> Comparison:
     """Return the difference of seed means, in every metric, for all matched settings of two experiments.
 
-    A field differs between the experiments if they have no value in common. Two settings match if all other fields
-    except the seed are equal. Trials without privacy are matched separately, as references often have their own
-    settings. If both sides have the same seeds, the interval is Student's for the differences by seed, otherwise
-    Welch's. It covers only the variation between seeds. Refused are sides without a match (`ReportError`), and trials
-    of one side that match the same trial but differ in more than their seed (`MixedTrials`).
+    Trials without privacy are matched separately, as references often have their own settings. If both sides have the
+    same seeds, the interval is Student's for the differences by seed, otherwise Welch's. It covers only the variation
+    between seeds. Refused are sides without a match (`ReportError`), and trials of one side that match the same trial
+    but differ in more than their seed (`MixedTrials`).
     """
-    rows: list[dict[str, Any]] = []
+    pairs: list[tuple[pd.DataFrame, pd.DataFrame]] = []
     differs: dict[str, tuple[str, str]] = {}
-    matched_a: set[str] = set()  # trial keys
-    matched_b: set[str] = set()
-    fields = [name for name in setting_names() if name != "seed"]
     for is_private in (False, True):
         runs_a, runs_b = (side.runs[ask(side.runs, lambda trial: trial.parts.mechanism.private) == is_private]
                           for side in (a, b))
-        if runs_a.empty or runs_b.empty:
-            continue
-        settings_a, settings_b = (runs[fields].map(_comparable) for runs in (runs_a, runs_b))
-        different = [name for name in settings_a if not set(settings_a[name]) & set(settings_b[name])]
-        shared = [name for name in settings_a if name not in different]
-        groups_a, groups_b = (dict(list(runs.groupby([settings[name] for name in shared], sort=False)))
-                              for runs, settings in ((runs_a, settings_a), (runs_b, settings_b)))
-        matches = [values for values in groups_a if values in groups_b]
-        for values in matches:
-            group_a, group_b = groups_a[values], groups_b[values]
-            for side, group in ((a, group_a), (b, group_b)):
-                require_seeds_alone(group, side.label, "match the same trials")
-            matched_a.update(group_a["trial_key"])
-            matched_b.update(group_b["trial_key"])
-            rows += _rows(group_a, group_b)
-        if matches:
+        matched, different = _match(runs_a, runs_b)
+        pairs += matched
+        if matched:
             differs |= {name: (_values(runs_a[name]), _values(runs_b[name])) for name in different}
-    if not rows:
+    if not pairs:
         raise ReportError(f"{a.label} and {b.label}: no trial of one matches a trial of the other; the comparison is "
                           "over fields without a common value, and all other fields except the seed must be equal")
+
+    rows: list[dict[str, Any]] = []
+    for group_a, group_b in pairs:
+        require_seeds_alone(group_a, a.label, "match the same trials")
+        require_seeds_alone(group_b, b.label, "match the same trials")
+        rows += _rows(group_a, group_b)
     table = pd.DataFrame(rows)
     varied = dict.fromkeys((*a.experiment.varied, *b.experiment.varied, "dataset"))
     shown = tuple(name for name in varied if name not in differs and table[name].map(_comparable).nunique() > 1)
     order = ["metric", "algorithm_a", "algorithm_b", "setting_a", "setting_b", *shown, "a_mean", "b_mean", "difference",
              "low", "high", "n_a", "n_b", "interval"]
-    unmatched = len(a.runs) - len(matched_a), len(b.runs) - len(matched_b)
-    return Comparison(a, b, table[order], shown, differs, unmatched)
+    n_matched_a, n_matched_b = (sum(map(len, groups)) for groups in zip(*pairs, strict=True))
+    return Comparison(a, b, table[order], shown, differs, (len(a.runs) - n_matched_a, len(b.runs) - n_matched_b))
+
+
+def _match(a: pd.DataFrame, b: pd.DataFrame) -> tuple[list[tuple[pd.DataFrame, pd.DataFrame]], list[str]]:
+    """Return pairs of matching groups of runs, and the fields in which A differs from B: no value is in both.
+
+    The runs of a pair are equal in all other fields except the seed.
+    """
+    fields = [name for name in setting_names() if name != "seed"]
+    settings_a, settings_b = (runs[fields].map(_comparable) for runs in (a, b))
+    different = [name for name in settings_a if not set(settings_a[name]) & set(settings_b[name])]
+    shared = [name for name in fields if name not in different]
+    if not shared:  # as where one side has no runs
+        return [], different
+    groups_a = dict(list(a.groupby([settings_a[name] for name in shared], sort=False)))
+    groups_b = dict(list(b.groupby([settings_b[name] for name in shared], sort=False)))
+    return [(groups_a[values], groups_b[values]) for values in groups_a if values in groups_b], different
 
 
 def texts(comparison: Comparison) -> Texts:
@@ -103,12 +108,10 @@ def texts(comparison: Comparison) -> Texts:
     for row in accuracies(comparison).to_dict("records"):
         n = str(row["n_a"]) if row["n_a"] == row["n_b"] else f"{row['n_a']}, {row['n_b']}"
         interval = NO_VALUE if math.isnan(row["low"]) else f"{row['low']:+.2f} to {row['high']:+.2f}"
-        values = [value_text(row[name]) for name in comparison.shown]
-        if "dataset" in comparison.shown:
-            name = row["dataset"]
-            values[comparison.shown.index("dataset")] = DATASETS[name].label if name in DATASETS else name
-        rows.append([*names_of(row), *values, f"{row['a_mean']:.2f}", f"{row['b_mean']:.2f}",
-                     f"{row['difference']:+.2f}" if is_difference(row["difference"]) else "0.00", interval, n])
+        values = [DATASETS[row[name]].label if name == "dataset" and row[name] in DATASETS else value_text(row[name])
+                  for name in comparison.shown]
+        difference = f"{row['difference']:+.2f}" if is_difference(row["difference"]) else "0.00"
+        rows.append([*names_of(row), *values, f"{row['a_mean']:.2f}", f"{row['b_mean']:.2f}", difference, interval, n])
     n_text_columns = 2 + len(comparison.shown)  # algorithm, noise and the settings
     table = Table.of(header, rows, text_columns=range(n_text_columns))
     return Texts((caption(comparison), table), notes=(_differs(comparison), *_notes(comparison)))
@@ -146,10 +149,10 @@ def headline(comparison: Comparison) -> list[str]:
     largest = "; ".join(f"{', '.join(names_of(row))}: {row['difference']:+.2f}"
                         for row in significant.reindex(by_size)[:MAX_EXAMPLES].to_dict("records"))
     examples = f" (largest: {largest})" if largest else ""
+    more = f", and {hidden} more that are no difference at two decimals" if hidden else ""
     return [_differs(comparison),
             f"{counted(len(rows), 'difference')} in test accuracy, {comparison.b.label} less {comparison.a.label}, in "
-            f"points: {len(significant)} with a 95% interval that excludes 0{examples}"
-            f"{f', and {hidden} more that are no difference at two decimals' if hidden else ''}."]
+            f"points: {len(significant)} with a 95% interval that excludes 0{examples}{more}."]
 
 
 def _differs(comparison: Comparison) -> str:

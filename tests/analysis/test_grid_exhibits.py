@@ -138,7 +138,7 @@ def test_the_price_is_of_all_that_was_compared_seeds_included(monkeypatch):
         return SimpleNamespace(value=100 * trials[0].target_epsilon + len(trials) + (trials[0].algorithm == "dfa"))
 
     monkeypatch.setattr(choice, "selected_epsilon", selected)
-    monkeypatch.setattr(choice, "composed_epsilon", choice.composed_epsilon.__wrapped__)  # what is kept is of other tests
+    monkeypatch.setattr(choice, "composed_epsilon", choice.composed_epsilon.__wrapped__)  # kept values are of other tests
     runs = tracked(GRID)
     points = choice.price(frontiers.frontier(runs), frontiers.tried_runs(runs, "certified"))
     points = points.set_index(["algorithm", "setting"])
@@ -224,7 +224,7 @@ def captions(texts):
 
 @pytest.mark.slow
 def test_captions_of_grids_have_at_most_forty_words(monkeypatch, only_svg):
-    monkeypatch.setattr(choice, "_composed", lambda *_: 1.0)
+    monkeypatch.setattr(choice, "composed_epsilon", lambda *_: 1.0)
     runs = crowded()
     experiment = of(trials_of(runs), best_of=("clipping_norm", "sampler"))
     drawn = [draw(name, experiment, runs, None) for name in ("means", "by_clipping_norm", "by_batch_size")]
@@ -326,7 +326,7 @@ def said(runs, configs, chosen=CHOSEN, best=None):
 
 
 def test_the_headline_says_who_leads_what_choosing_cost_and_whether_seeds_could_have_done_it(monkeypatch):
-    monkeypatch.setattr(choice, "_composed", lambda trials: 7.154 + (trials[0].algorithm == "dfa"))
+    monkeypatch.setattr(choice, "composed_epsilon", lambda trials: 7.154 + (trials[0].algorithm == "dfa"))
     approved("headlines", "\n\n".join(in_markdown(name, said(*case())) for name, case in HEADLINES.items()))
 
 
@@ -354,7 +354,8 @@ def test_a_choice_that_composition_does_not_cover_is_said_to_have_no_price(monke
     def unsupported(trials):
         raise UnsupportedAccounting("delta: must be one")
 
-    monkeypatch.setattr(choice, "_composed", unsupported)
+    monkeypatch.setattr(choice, "selected_epsilon", unsupported)
+    monkeypatch.setattr(choice, "composed_epsilon", choice.composed_epsilon.__wrapped__)  # kept values are of other tests
     assert "At certified ε ≤ 3 (no ε covers the choice of settings), BP" in said(tracked(INNER), INNER).verdict
 
 

@@ -26,7 +26,7 @@ from pipeline.experiment.results import CELLS, Cited
 
 KIND = "imported"
 SHOWN_BY = "frontier"  # the exhibit that marks them
-INTERNAL = ("dataset", "is_listed", "has_seeds", "reason")  # columns of `points_of` that no file has
+INTERNAL = ("dataset", "is_listed", "has_seeds", "reason")  # columns of `points_of` that are in no file
 FILE = "references.csv"  # in a report: the results that were read from files
 METRIC = METRICS["accuracy"]
 NONE = pd.DataFrame({"algorithm": [], "epsilon": [], "is_listed": [], "reason": []}).astype({"is_listed": bool})
@@ -62,37 +62,37 @@ def points_of(results: Iterable[Cited], frames: Sequence[pd.DataFrame], dataset:
         is_listed   whether an experiment file lists it
         has_seeds   whether its source states the seeds
         source      all its sources
-        reason      why it is not comparable with the certified points among `frames`: data set, relation or delta
-                    differ, as far as the source states them; empty if it is
+        reason      why it cannot stand beside the certified points of `frames` (`_difference`); empty if it can
 
-    There are none without certified points.
+    Without certified points of test accuracy there are no rows.
     """
-    # Accuracy against certified epsilon, on which results of others are marked.
-    certified = next((frame for frame in frames if common_value(frame["kind"]) == "certified"
-                      and common_value(frame["metric"]) == METRIC.name), None)
-    by_point: dict[tuple[object, ...], list[Cited]] = {}
+    certified = [frame for frame in frames if common_value(frame["kind"]) == "certified"
+                 and common_value(frame["metric"]) == METRIC.name]
+    by_point: dict[tuple[object, ...], list[Cited]] = {}  # results of one point differ in their seed
     for result in results:
         by_point.setdefault(result.point, []).append(result)
-    if certified is None or not by_point:
+    if not certified or not by_point:
         return NONE
-    relation, delta = common_value(certified["relation"]), common_value(certified["delta"])  # of all certified points
+    relation, delta = common_value(certified[0]["relation"]), common_value(certified[0]["delta"])
     rows = []
-    for same_point in by_point.values():
-        first = same_point[0]
-        reason = ""
-        if first.dataset not in ("", dataset):
-            reason = f"on {DATASETS[first.dataset].label}"
-        elif first.relation not in ("", relation):
-            reason = f"relation {first.relation}"
-        elif not math.isclose(first.delta, delta):
-            reason = f"δ = {first.delta:g}"
-        sources = dict.fromkeys(result.source for result in same_point)  # each once
+    for of_point in by_point.values():
+        first = of_point[0]
+        sources = dict.fromkeys(result.source for result in of_point)  # each once
         rows.append({"algorithm": first.method, "metric": METRIC.name, "kind": KIND, "choices": 1, "chosen": "",
                      "epsilon": first.epsilon, "relation": first.relation, "delta": first.delta,
-                     "dataset": first.dataset, **METRIC.summarize([100 * result.accuracy for result in same_point]),
-                     "is_listed": first.is_listed, "has_seeds": first.seed is not None,
-                     "source": "; ".join(sources), "reason": reason})
+                     "dataset": first.dataset, **METRIC.summarize([100 * result.accuracy for result in of_point]),
+                     "is_listed": first.is_listed, "has_seeds": first.seed is not None, "source": "; ".join(sources),
+                     "reason": _difference(first, dataset, relation, delta)})
     return pd.DataFrame(rows)
+
+
+def _difference(result: Cited, dataset: str, relation: str, delta: float) -> str:
+    """Return in what a result differs from certified points, as far as its source states it; empty if in nothing."""
+    if result.dataset not in ("", dataset):
+        return f"on {DATASETS[result.dataset].label}"
+    if result.relation not in ("", relation):
+        return f"relation {result.relation}"
+    return "" if math.isclose(result.delta, delta) else f"δ = {result.delta:g}"
 
 
 def comparable(points: pd.DataFrame) -> pd.DataFrame:
@@ -121,17 +121,21 @@ def series_of(points: pd.DataFrame) -> list[Series]:
 
 def dots(points: pd.DataFrame) -> dict[tuple[Any, ...], dict[str, Any]]:
     """Return, for every point in order, a key of its own with its look, for a plot with a row for each."""
-    found = {place: {**series.look, "markersize": 5,
-                     "label": f"{series.name.removeprefix('imported: ')} (ε = {point['epsilon']:g})"}
-             for series in series_of(points) for place, point in series.points.iterrows()}
+    found = {}
+    for series in series_of(points):
+        name = series.name.removeprefix("imported: ")
+        for place, point in series.points.iterrows():
+            found[place] = {**series.look, "markersize": 5, "label": f"{name} (ε = {point['epsilon']:g})"}
     return {("", place): found[place] for place in points.index}
 
 
 def _seeds_text(points: pd.DataFrame) -> str:
     """Return the number of seeds of points from files: `n = 3 seeds`, `as published` for points without, or both."""
     with_seeds = points[points["has_seeds"]]
-    counts = [n_seeds(with_seeds["n"])] if len(with_seeds) else []
-    return " or ".join([*counts, "as published"] if len(with_seeds) < len(points) else counts)
+    parts = [n_seeds(with_seeds["n"])] if len(with_seeds) else []
+    if len(with_seeds) < len(points):
+        parts.append("as published")
+    return " or ".join(parts)
 
 
 def table(points: pd.DataFrame) -> list[str | Table]:
