@@ -10,9 +10,9 @@ from typing import Any
 from analysis.layout import AMOUNT, NOISE, Layout, levels, lines_of, panels_of
 from pipeline.experiment.experiment import Experiment
 from pipeline.experiment.factors import differing, find_factors, varied_fields
-from pipeline.experiment.yaml_text import is_number
 from pipeline.trials.component import Component
 from pipeline.trials.config import TrialConfig
+from pipeline.trials.fields import is_number
 from pipeline.trials.kinds import GUARANTEED, KINDS
 from pipeline.trials.naming import method, noise_setting
 from pipeline.trials.part import PARTS, SETTINGS

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import math
 import re
@@ -48,7 +49,8 @@ def statements(experiment: Experiment, by_epoch: bool = False) -> list[SettingEp
 
 
 def _statement(trials: Sequence[TrialConfig], experiment: Experiment, by_epoch: bool) -> SettingEpsilons:
-    trial, noisy = trials[0], with_noise(trials[0])  # the first stands for all seeds
+    trial = trials[0]  # stands for all seeds
+    noisy = with_noise(trial)
     mechanism = noisy.parts.mechanism
     noise = f"sigma = {noisy.sigma:.4g}" if mechanism.optical else "none"
     if mechanism.certified:
@@ -73,8 +75,10 @@ def _statement(trials: Sequence[TrialConfig], experiment: Experiment, by_epoch: 
 def as_json(experiment: Experiment, by_epoch: bool = False) -> str:
     """Return all settings with all epsilons as JSON for scripts; infinite values are null."""
     settings = [dataclasses.asdict(statement) for statement in statements(experiment, by_epoch)]
-    for epsilon in (epsilon for setting in settings for epsilons in setting["epsilons"] for epsilon in epsilons):
-        epsilon["value"] = epsilon["value"] if math.isfinite(epsilon["value"]) else None
+    for setting in settings:
+        for epsilon in itertools.chain.from_iterable(setting["epsilons"]):
+            if not math.isfinite(epsilon["value"]):
+                epsilon["value"] = None
     return json.dumps({"experiment": experiment.name, "settings": settings, "best": list(price_lines(experiment)),
                        "budget": list(budget_lines(experiment))}, indent=2)
 

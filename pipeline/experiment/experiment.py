@@ -55,7 +55,7 @@ from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.fields import plain, refuse
 from pipeline.trials.packs import Resources
 from pipeline.trials.promises import check_noise
-from pipeline.trials.unused import check_written, ignored
+from pipeline.trials.unused import Written, check_written, ignored
 
 ENTRIES = ("name", "description", "preset", "base", "grid", "zip", "cases", "resources", "report", "selection",
            "search", "budget", "plugins", "references", "reuse", "chosen")
@@ -143,7 +143,8 @@ class Experiment:
         """Apply a check to each trial; what it refuses names the place in the file, if there is one."""
         for trial in trials:
             places = self.plan.places or self.places.get(trial.trial_key, {})  # of a search all trials share places
-            with located(self.source) if self.places else contextlib.nullcontext(), placed(places):
+            in_file = located(self.source) if self.places else contextlib.nullcontext()
+            with in_file, placed(places):
                 check(trial)
 
     @property
@@ -225,42 +226,52 @@ def with_trials(experiment: Experiment, trials: Sequence[TrialConfig]) -> Experi
 
 def _experiment(top: Mapping[str, Any], path: Path, stored: bool) -> Experiment:
     """Return the experiment that a parsed file describes, checked; a `stored` text was checked when it was swept."""
-    name = top.get("name", path.stem)
+    folder, name = path.parent, top.get("name", path.stem)
     check_name("name", name)
-    plugins = read_plugins(top, path.parent, stored)
+    plugins = read_plugins(top, folder, stored)
     resources = read_as(Resources, top.get("resources") or {}, "resources")
     preset = read_preset(top)
-    search = read_search(top, path.parent, preset)
-    combinations = list(search.combinations() if search else combine(top, path.parent, preset))
+    search = read_search(top, folder, preset)
+    combinations = list(search.combinations() if search else combine(top, folder, preset))
+
     written = [(combination.trial, combination.places) for combination in combinations]
     places_of: dict[TrialConfig, Mapping[str, Place]] = {}  # distinct trials in the file's order -> place by field
     for trial, places in written:
         places_of.setdefault(trial.pruned(), places)
-    possible = tuple(places_of)
-    refuse(resources.opu < 1 and any(trial.parts.projector.hardware for trial in possible), "resources.opu",
+    refuse(resources.opu < 1 and any(trial.parts.projector.hardware for trial in places_of), "resources.opu",
            "must be at least 1 for trials on a real OPU, which one process holds", resources.opu)
-    plan = read_plan(top, search, written, possible)
+    plan = read_plan(top, search, written, tuple(places_of))
     if not stored:
-        check_written(entries(top), written)
-        for trial, places in written:
-            # a missing noise_multiplier has no place of its own
-            with placed({"noise_multiplier": places.get("mechanism", ""), **places}):
-                check_noise(trial)
-    if not plan.asks:  # of a search corners may be alike
+        _check_settings(top, written)
+    if not plan.asks:  # corners of a search may be alike
         check_distinct(combinations)
-    # A path that a store names is not read: another file may lie there now.
-    unread = top["references"] if stored and isinstance(top.get("references"), str) else ""
+
     entry = top.get("report", {})
     report = read_as(Shown, entry if isinstance(entry, Mapping) else {"exhibits": entry}, "report")
+    references, unread = _references(top, folder, stored)
     return Experiment(
         name=name, description=str(top.get("description", "")).strip(), plan=plan, source=path, plugins=plugins,
-        resources=resources, report=report,
-        references=() if unread else read_references(top, path.parent), unread=unread,
-        reuse=_reuse(top, name, plan), ignored=ignored(written),
-        places={trial.trial_key: places for trial, places in places_of.items()}, preset=preset,
-        advice=advice(preset, (combination[1:] for combination in combinations)),
+        resources=resources, report=report, references=references, unread=unread, reuse=_reuse(top, name, plan),
+        ignored=ignored(written), places={trial.trial_key: places for trial, places in places_of.items()},
+        preset=preset, advice=advice(preset, combinations),
         by_preset=frozenset(name for combination in combinations for name in combination.by_preset),
         chosen=read_as(Chosen, top["chosen"], "chosen") if "chosen" in top else None)
+
+
+def _check_settings(top: Mapping[str, Any], written: Sequence[Written]) -> None:
+    check_written(entries(top), written)
+    for trial, places in written:
+        # a missing noise_multiplier has no place of its own
+        with placed({"noise_multiplier": places.get("mechanism", ""), **places}):
+            check_noise(trial)
+
+
+def _references(top: Mapping[str, Any], folder: Path, stored: bool) -> tuple[tuple[Cited, ...], str]:
+    """Return the results that a file cites, or the path of their CSV file if it is not read."""
+    entry = top.get("references")
+    if stored and isinstance(entry, str) and entry:
+        return (), entry  # another file may lie there than when the sweep was stored
+    return read_references(top, folder), ""
 
 
 def _reuse(top: Mapping[str, Any], own: str, plan: Plan) -> tuple[str, ...]:

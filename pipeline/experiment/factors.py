@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from pipeline.experiment.yaml_text import is_number
 from pipeline.trials.config import TrialConfig
+from pipeline.trials.fields import is_number
 from pipeline.trials.naming import noise_setting
 
 

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import yaml
 
 from pipeline.experiment.preset import Recommendation, recommend
-from pipeline.experiment.yaml_text import PRESET, Place, is_number, placed
+from pipeline.experiment.yaml_text import PRESET, Place, placed
 from pipeline.trials.config import ConfigError, TrialConfig, settings
 from pipeline.trials.feature_file import with_located_features
-from pipeline.trials.fields import accepted, known_fields, plain, refuse
+from pipeline.trials.fields import accepted, is_number, known_fields, plain, refuse
 from pipeline.trials.part import SETTINGS
 from pipeline.trials.unused import why_unused
 
@@ -89,26 +89,29 @@ def changed(content: Mapping[str, Any], changes: Mapping[str, Any], path: Path) 
 def _with_entry(content: Mapping[str, Any], field: str, value: Any) -> dict[str, Any]:
     """Return a file's content with a new value of `name`, or of an entry such as `search.seed`."""
     *path, last = field.split(".")
-    part = result = dict(content)
+    result = dict(content)
+    part = result
     for key in path:
         if path[0] not in PARTS or not isinstance(part.get(key), Mapping):
-            hint = f"; the file has no {path[0]}, add it there" if path[0] in {*PARTS} - content.keys() else ""
+            is_missing = path[0] in PARTS and path[0] not in content
+            hint = f"; the file has no {path[0]}, add it there" if is_missing else ""
             raise ConfigError(f"--set {field}: must be an entry of its {', '.join(PARTS)}, got {value!r}{hint}")
         part[key] = dict(part[key])  # a copy, as an alias of YAML may stand for the same mapping elsewhere
         part = part[key]
-    part.pop(last, None)  # whose line has another value
+    part.pop(last, None)  # the key as well, which knows the line of the old value
     part[last] = value
     return result
 
 
 def entries(content: Mapping[str, Any]) -> Iterator[tuple[str, Place, Any]]:
-    """Yield (field, place, value) of base, grid, zip, those of every case, and space of a file."""
+    """Yield (field, place, value) of each setting in a file: in base, grid, zip, in those of cases, and in space."""
     parts = [(part, key, where) for where, part in (("", content), *_cases(content)) for key in OF_CASE]
     if isinstance(content.get("search"), Mapping):
         parts.append((content["search"], "space", "search."))
     for part, key, where in parts:
         values, places = read_settings(part, key, where)
-        yield from ((field, places[field], value) for field, value in values.items())
+        for field, value in values.items():
+            yield field, places[field], value
 
 
 class Combination(NamedTuple):
@@ -142,9 +145,10 @@ class Level(NamedTuple):
             if field in places:
                 raise ConfigError(f"{place}: also stands in {places[field].removesuffix(f'.{field}')}; give it once")
             places[field] = place
-        lengths = [len(values) for values in zipped.values()]
-        refuse(len({*lengths}) > 1, f"{where}zip", "must have lists of one length, as their values move together",
-               ", ".join(map("{} {}".format, zipped, lengths)), "what is combined with all others goes to grid")
+        lengths = {field: len(values) for field, values in zipped.items()}
+        refuse(len(set(lengths.values())) > 1, f"{where}zip", "must have lists of one length, as their values move "
+               "together", ", ".join(f"{field} {length}" for field, length in lengths.items()),
+               "what is combined with all others goes to grid")
         return cls(base, grid, zipped, places)
 
 
@@ -167,8 +171,8 @@ def combine(top: Mapping[str, Any], folder: Path, preset: str) -> Iterator[Combi
             values = {field: lists[index] for field, index, lists in chosen}
             indexed = {field: places[field].item(index, lists) for field, index, lists in chosen}
             assignments = ", ".join(f"{field}={value}" for field, value in values.items())
-            yield compose(f"{where}{key}[{assignments}]" if values else f"{where}base",
-                          with_located_features(base | values, folder), preset, places | indexed)
+            place = f"{where}{key}[{assignments}]" if values else f"{where}base"
+            yield compose(place, with_located_features(base | values, folder), preset, places | indexed)
 
 
 def _length(axis: Mapping[str, Sequence[Any]]) -> int:

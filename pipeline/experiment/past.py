@@ -46,22 +46,27 @@ class Past(NamedTuple):
         if not self.others:
             return
         total, differences = self.in_file + self.others, self._differences(trials)
-        yield (f"{counted(total, 'trial')} {'was' if total == 1 else 'were'} trained under this name, {self.in_file} "
-               f"{'is' if self.in_file == 1 else 'are'} in the file{f' ({differences})' if differences else ''}; "
-               "selected epsilon counts them all, and another name starts another count, which does not cover them")
+        were, are = "was" if total == 1 else "were", "is" if self.in_file == 1 else "are"
+        in_brackets = f" ({differences})" if differences else ""
+        yield (f"{counted(total, 'trial')} {were} trained under this name, {self.in_file} {are} in the "
+               f"file{in_brackets}; selected epsilon counts them all, and another name starts another count, which "
+               "does not cover them")
 
     def _differences(self, trials: Sequence[TrialConfig]) -> str:
-        """Return the settings whose values are others than in the file: `learning_rate 0.5 there, 1 here`."""
+        """Return the settings with other values than in the file: `learning_rate 0.5 there, 1 here`; may be empty."""
+        if not self.releases or not trials:
+            return ""
         algorithms = {trial.algorithm for trial in trials}  # of others, further settings differ as a consequence
         alike = [trial for trial in self.trials if trial.algorithm in algorithms] or self.trials
         there, here = _values(alike), _values(trials)
         there["algorithm"] = sorted({trial.algorithm for trial in self.trials})
         differing = [name for name in dict.fromkeys([*there, *here]) if there.get(name) != here.get(name)]
         differing.sort(key=lambda name: name == "seed")  # it says least
-        texts = [f"{name} {_listed(there.get(name))} there, {_listed(here.get(name))} here" for name in
-                 differing[:MOST_FIELDS]]
-        more = [f"and {', '.join(differing[MOST_FIELDS:])}"] if differing[MOST_FIELDS:] else []
-        return "; ".join([*texts, *more]) if self.releases and trials else ""
+        texts = [f"{name} {_listed(there.get(name))} there, {_listed(here.get(name))} here"
+                 for name in differing[:MOST_FIELDS]]
+        if others := differing[MOST_FIELDS:]:
+            texts.append(f"and {', '.join(others)}")
+        return "; ".join(texts)
 
 
 NO_PAST = Past()

@@ -12,19 +12,21 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import yaml
 
-from pipeline.experiment.yaml_text import is_number
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.datasets import DATASETS
 from pipeline.trials.declared_table import TableSpec
-from pipeline.trials.fields import check, coerce, plain, refuse
+from pipeline.trials.fields import check, coerce, is_number, plain, refuse
 from pipeline.trials.mechanism import Mechanism
 from pipeline.trials.naming import method, method_of
 from pipeline.trials.network import Network
 from pipeline.trials.part import SETTINGS, parts_of
+
+if TYPE_CHECKING:
+    from pipeline.experiment.grid import Combination
 
 RECOMMENDED = "recommended"
 ANY = "any"  # data set or features of rows for what has no row of its own
@@ -68,10 +70,10 @@ def recommended(**settings: Any) -> TrialConfig:
 def recommend(given: Mapping[str, Any]) -> Recommendation:
     """Return the settings that the preset recommends for a trial, also those that are given.
 
-    There are none if a name is no setting: making the trial then raises an error about the name. Given settings of
-    `DEPENDS` and the target epsilon decide. Settings were tuned at some epsilons; between these they are interpolated.
-    With `noise_multiplier` in place of a target they are those of `WITHOUT_TARGET`, whatever the noise. A row for any
-    data set was tuned for one number of records, and is scaled to the trial's number.
+    The given settings of `DEPENDS` and the target epsilon decide. Settings were tuned at some epsilons, and between
+    these they are interpolated. With `noise_multiplier` in place of a target they are those of `WITHOUT_TARGET`,
+    whatever the noise. A row for any data set was tuned for one number of records, and is scaled to the trial's number.
+    An unknown name is not refused here (the result is empty): making the trial refuses it.
     """
     if given.keys() - SETTINGS.keys():
         return Recommendation({}, "")
@@ -80,48 +82,62 @@ def recommend(given: Mapping[str, Any]) -> Recommendation:
         trial[name] = coerce(SETTINGS[name], given.get(name, SETTINGS[name].default))
         if name in given:
             check(SETTINGS[name], trial[name])
-    method_name, rows = method_of(trial["algorithm"], trial["network"], trial["hidden"]), _rows()
-    spec = DATASETS[trial["dataset"]].spec
-    datasets = (ANY, trial["dataset"], *([TABLE] if isinstance(spec, TableSpec) else []))
+    method_name = method_of(trial["algorithm"], trial["network"], trial["hidden"])
     mechanism = parts_of("mechanism", Mechanism)[trial["mechanism"]]
     epsilon = _epsilon(mechanism, given)
-    row = next((row for row in rows if row["mechanism"] == trial["mechanism"] and method_name in row["methods"]
-                and row["dataset"] in datasets and row["features"] in (ANY, trial["features"])
+    row = next((row for row in _rows() if _is_for(row, trial, method_name)
                 and not (row.get("without_target") and epsilon)), None)
     if row is None or parts_of("network", Network)[trial["network"]].convolutional:
         settings = ", ".join(f"{name} {trial[name]}" for name in ("dataset", "features", "mechanism", "network"))
         raise ConfigError(f"preset: {RECOMMENDED} has no settings for {method_name} with {settings}; the nearest that "
-                          f"it has are for {'; '.join(_nearest(rows, trial, method_name))}")
+                          f"it has are for {'; '.join(_nearest(trial, method_name))}")
     if mechanism.target and not row.get("without_target") and not (is_number(epsilon) and epsilon > 0):
-        others = [f"in place of {name} write {text}" for name, text in mechanism.instead.items() if name in given]
+        hint = "or give noise_multiplier" if mechanism.certified else ""
+        if others := [f"in place of {name} write {text}" for name, text in mechanism.instead.items() if name in given]:
+            hint = "; ".join(others)
         raise ConfigError(mechanism.target, "must be > 0 with a preset, which chooses settings by it", repr(epsilon),
-                          "; ".join(others) or ("or give noise_multiplier" if mechanism.certified else ""))
+                          hint)
+    return Recommendation(_settings(row, trial, method_name, epsilon), row["source"])
+
+
+def _epsilon(mechanism: type[Mechanism], given: Mapping[str, Any]) -> Any:
+    """Return the epsilon by which settings are chosen: the target that is given, or `WITHOUT_TARGET` with noise."""
+    target = given.get(mechanism.target) if mechanism.target else None
+    if mechanism.certified and not target and "noise_multiplier" in given:
+        return WITHOUT_TARGET
+    return target
+
+
+def _is_for(row: Mapping[str, Any], trial: Mapping[str, Any], method_name: str) -> bool:
+    datasets = [ANY, trial["dataset"]]
+    if isinstance(DATASETS[trial["dataset"]].spec, TableSpec):
+        datasets.append(TABLE)
+    return (row["mechanism"] == trial["mechanism"] and method_name in row["methods"] and row["dataset"] in datasets
+            and row["features"] in (ANY, trial["features"]))
+
+
+def _settings(row: Mapping[str, Any], trial: Mapping[str, Any], method_name: str, epsilon: Any) -> dict[str, Any]:
+    """Return a row's settings, interpolated to a trial's epsilon and scaled to its number of records."""
     tuned = {**row["shared"], **row["methods"][method_name]}
     values = {name: _interpolated(value, epsilon) for name, value in tuned.items()}
+    spec = DATASETS[trial["dataset"]].spec
     records, _ = spec.split_sizes(trial["validation_fraction"], trial["train_records"])
     if "records" in row:
         values |= _scaled(values, row["records"], records)
     elif "batch_share" in row:
         values["batch_size"] = 2 ** round(math.log2(max(1.0, row["batch_share"] * records)))
     if parts_of("network", Network)[trial["network"]].own:
-        values = {name: value for name, value in values.items() if name in OF_ANY_NETWORK}
-    return Recommendation(values, row["source"])
+        return {name: value for name, value in values.items() if name in OF_ANY_NETWORK}
+    return values
 
 
-def _epsilon(mechanism: type[Mechanism], given: Mapping[str, Any]) -> Any:
-    """Return the epsilon by which settings are chosen: the target that is given, or `WITHOUT_TARGET` with noise."""
-    target = given.get(mechanism.target) if mechanism.target else None
-    return WITHOUT_TARGET if mechanism.certified and not target and "noise_multiplier" in given else target
-
-
-def _nearest(rows: Iterable[Mapping[str, Any]], trial: Mapping[str, Any], method_name: str) -> list[str]:
-    """Return what the `MOST_NAMED` rows are for that are most like a trial, the most similar first."""
-    def likeness(row: Mapping[str, Any]) -> int:
-        """Return how much of a row is the trial's; the mechanism counts most, as it decides what is private."""
+def _nearest(trial: Mapping[str, Any], method_name: str) -> list[str]:
+    """Return what the `MOST_NAMED` rows most like a trial are for, the most similar first."""
+    def likeness(row: Mapping[str, Any]) -> int:  # the mechanism counts most, as it decides what is private
         return (4 * (row["mechanism"] == trial["mechanism"]) + (method_name in row["methods"])
                 + sum(row[name] in (ANY, trial[name]) for name in ("dataset", "features")))
 
-    ranked = sorted(rows, key=likeness, reverse=True)
+    ranked = sorted(_rows(), key=likeness, reverse=True)
     texts = dict.fromkeys(f"{row['mechanism']} on {row['features']} of {row['dataset']} ({', '.join(row['methods'])})"
                           for row in ranked)  # each once
     return list(texts)[:MOST_NAMED]
@@ -170,34 +186,20 @@ def _rows() -> list[dict[str, Any]]:
     return rows
 
 
-def advice(preset: str, trials: Iterable[tuple[TrialConfig, Mapping[str, Any], Recommendation | None]]
-           ) -> tuple[str, ...]:
+class _Compared(NamedTuple):  # settings, (name, value), of the trials of one method on one data set
+    of_preset: list[tuple[str, Any]]  # which it sets or, without a preset in the file, would set
+    of_trials: list[tuple[str, Any]]  # which differ from those that are recommended
+
+
+def advice(preset: str, combinations: Iterable[Combination]) -> tuple[str, ...]:
     """Return lines for people on what a file's preset has set, and what the file has in place of its recommendations.
 
-    Without a preset (empty `preset`), the lines name settings at general defaults that it would change. Each trial
-    comes with its settings in the file by name, and with what the preset recommends for it.
+    Without a preset (empty `preset`), the lines name settings at general defaults that it would change.
     """
-    # (method, where, source) -> (setting, value) that the preset sets, and what the trials have in place of its values
-    compared: dict[tuple[str, str, str], tuple[list[tuple[str, Any]], list[tuple[str, Any]]]] = {}
-    for trial, written, recommendation in trials:
-        try:
-            recommendation = recommendation or recommend({name: getattr(trial, name) for name in written})
-        except ConfigError:  # nothing is recommended for it
-            continue
-        if not recommendation.settings:
-            continue
-        name = method(trial)
-        where = f"{trial.features} of {trial.dataset}, mechanism {trial.mechanism}"
-        preset_values, trial_values = compared.setdefault((name, where, recommendation.source), ([], []))
-        for field, value in recommendation.settings.items():
-            differs = plain(getattr(trial, field)) != value
-            if field not in written and (preset or differs):
-                preset_values.append((field, value))
-            if differs and (field in written) == bool(preset):
-                trial_values.append((field, getattr(trial, field)))
     methods: dict[tuple[str, ...], list[str]] = {}  # all methods with the same advice
-    for (name, where, source), both in compared.items():
-        methods.setdefault((where, *map(_listed, both), source), []).append(name)
+    for (name, where, source), compared in _compare(preset, combinations).items():
+        texts = where, _listed(compared.of_preset), _listed(compared.of_trials), source
+        methods.setdefault(texts, []).append(name)
     lines = []
     for (where, of_preset, of_trials, source), names in methods.items():
         who = f"{', '.join(names)} on {where}"
@@ -209,6 +211,28 @@ def advice(preset: str, trials: Iterable[tuple[TrialConfig, Mapping[str, Any], R
             lines.append(f"left at general defaults, by {who}: {of_trials}")
             lines.append(f"  `preset: {RECOMMENDED}` in the file would set: {of_preset} ({source})")
     return tuple(lines)
+
+
+def _compare(preset: str, combinations: Iterable[Combination]) -> dict[tuple[str, str, str], _Compared]:
+    """Return settings by method, place of use in words, and source of what is recommended there."""
+    found: dict[tuple[str, str, str], _Compared] = {}
+    for _, trial, written, recommended in combinations:
+        try:
+            recommendation = recommended or recommend({name: getattr(trial, name) for name in written})
+        except ConfigError:  # nothing is recommended for it
+            continue
+        if not recommendation.settings:
+            continue
+        where = f"{trial.features} of {trial.dataset}, mechanism {trial.mechanism}"
+        compared = found.setdefault((method(trial), where, recommendation.source), _Compared([], []))
+        for field, value in recommendation.settings.items():
+            differs = plain(getattr(trial, field)) != value
+            if field not in written and (preset or differs):
+                compared.of_preset.append((field, value))
+            is_shown = field in written if preset else field not in written  # the file's own, else general defaults
+            if differs and is_shown:
+                compared.of_trials.append((field, getattr(trial, field)))
+    return found
 
 
 def _listed(settings: Iterable[tuple[str, Any]]) -> str:

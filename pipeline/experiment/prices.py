@@ -26,10 +26,10 @@ WORTH_SAYING = 0.9  # share of the noise, from which on a saving is not worth a 
 
 
 def epsilon_of_choice(plan: Plan, past: Past, compared: Sequence[TrialConfig], selection: Selection) -> Epsilon:
-    """Return the epsilon that covers a selection among trials, those of the past included.
+    """Return the epsilon that covers a selection among the `compared` trials, those of the past included.
 
-    `UnsupportedAccounting` says why no rule applies: an adaptive search needs noisy scores and trials of equal cost, as
-    composition requires costs that do not depend on results.
+    `UnsupportedAccounting` is raised where none does: an adaptive search needs noisy scores, and trials of equal cost,
+    as composition requires costs that do not depend on results.
     """
     if past.no_price:
         raise UnsupportedAccounting(past.no_price)
@@ -56,17 +56,18 @@ def choice_statement(trials: Sequence[TrialConfig], selection: Selection) -> str
 
 
 def choice_findings(epsilon: Epsilon | None, reason: str, noise: str) -> tuple[dict[str, float], dict[str, str]]:
-    """Return the metric and the tags that a sweep's parent run has of the epsilon of its choice.
+    """Return the metric and the tags of a sweep's parent run, on the epsilon of its choice.
 
-    Reports write them, and sweeps that add trials after a report. There is a metric only of a finite epsilon; `reason`
-    says why there is no epsilon, and `noise` is the `choice_statement`.
+    Reports write them, and so do sweeps that add trials after a report. Only a finite epsilon has a metric. `reason`
+    says why there is no epsilon; `noise` is the `choice_statement`.
     """
     if epsilon is None:
         return {}, {"privacy.notes": f"no epsilon covers the choice of the best trial: {reason}"}
-    notes = f"{epsilon.note}. {noise}" if epsilon.is_finite else "infinite: no guarantee"
-    return ({epsilon.metric_name: epsilon.value} if epsilon.is_finite else {},
-            {"privacy.relation": epsilon.relation, "privacy.sampler": epsilon.sampler,
-             "privacy.delta": f"{epsilon.delta:g}", "privacy.notes": notes})
+    tags = {"privacy.relation": epsilon.relation, "privacy.sampler": epsilon.sampler,
+            "privacy.delta": f"{epsilon.delta:g}"}
+    if not epsilon.is_finite:
+        return {}, {**tags, "privacy.notes": "infinite: no guarantee"}
+    return {epsilon.metric_name: epsilon.value}, {**tags, "privacy.notes": f"{epsilon.note}. {noise}"}
 
 
 def price_lines(experiment: Experiment) -> Iterator[str]:
@@ -103,13 +104,14 @@ def bound_lines(trials: Sequence[TrialConfig]) -> Iterator[str]:
         ratio = f"{trial.parts.mechanism.sensitivity_ratio(trial):.4g}"
         key = event_of(calibrated, trial.epochs), trial.delta, trial.noise, ratio
         groups.setdefault(key, []).append(calibrated)
-    if all(ratio == "1" for *_, ratio in groups):
+    if all(ratio == "1" for _, _, _, ratio in groups):
         return
     yield "epsilon is of the most that a record contributes, not of the norm that noise is measured by:"
-    for (*_, ratio), (first, *others) in groups.items():
+    for (_, _, _, ratio), group in groups.items():
+        first = group[0]
         values = ", ".join(f"{epsilon.value:.4g} ({epsilon.variant})"
                            for epsilon in certified_epsilons(first, first.epochs))
-        yield (f"  {counted(1 + len(others), 'trial')} with noise_multiplier {first.noise_multiplier:.4g}, {ratio} "
+        yield (f"  {counted(len(group), 'trial')} with noise_multiplier {first.noise_multiplier:.4g}, {ratio} "
                f"times the norm: {values}")
 
 
@@ -163,7 +165,8 @@ def budget_lines(experiment: Experiment) -> Iterator[str]:
     plan = experiment.plan
     if not plan.budget:
         return
-    budget, privacy_filter = plan.budget, make_filter(plan.budget, plan.possible, plan.planned)
+    budget = plan.budget
+    privacy_filter = make_filter(budget, plan.possible, plan.planned)
     # Renyi divergence of each trial's whole run
     costs = {trial: privacy_filter.spent([Release(trial, trial.epochs)]) for trial in plan.possible}
     dearest = max(costs, key=costs.__getitem__)

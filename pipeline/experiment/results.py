@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.experiment.grid import read_as
-from pipeline.experiment.yaml_text import is_number, placed
+from pipeline.experiment.yaml_text import placed
 from pipeline.trials.datasets import DATASETS
-from pipeline.trials.fields import ConfigError, accepted, refuse
+from pipeline.trials.fields import ConfigError, accepted, is_number, refuse
 from pipeline.trials.sampler import RELATIONS
 
 NUMBER = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?")

@@ -32,10 +32,10 @@ from pipeline.accounting.epsilon import Budget
 from pipeline.experiment.grid import Combination, check_number, compose, read_as, read_mapping, read_settings
 from pipeline.experiment.plan import Grid, Plan, RandomStopping
 from pipeline.experiment.stopping import check_alike, draw, read_selection
-from pipeline.experiment.yaml_text import Place, is_number, placed
+from pipeline.experiment.yaml_text import Place, placed
 from pipeline.trials.config import ConfigError, TrialConfig, settings
 from pipeline.trials.feature_file import with_located_features
-from pipeline.trials.fields import check_whole, known_fields, plain, refuse
+from pipeline.trials.fields import check_whole, is_number, known_fields, plain, refuse
 from pipeline.trials.naming import counted
 from pipeline.trials.records import ACCURACY
 from pipeline.trials.unused import Written
@@ -77,7 +77,7 @@ class Domain:
 
 
 def nothing_fits(asked: int, n_trials: int) -> str:
-    """Return why a search has no trial: its name had `n_trials` before, of another space, which cost the budget."""
+    """Return why a search has no trial: `n_trials` of its name, of another space before an edit, spent the budget."""
     text = f"none of {counted(asked, 'suggestion')} fits the budget"
     if not n_trials:
         return text
@@ -137,7 +137,7 @@ class Search(Plan):
         return self._composed(values).trial.pruned()
 
     def asks_for(self, trial: TrialConfig) -> bool:
-        """Whether the trial is one of this space, base and preset; a file that was edited has others than before."""
+        """Whether the trial is one of this space, base and preset; after an edit of the file an earlier one may not."""
         values = {name: plain(getattr(trial, name)) for name in self.space}
         possible = {name: values[name] if domain.has(values[name]) else domain.ends[0]  # an unused one has its default
                     for name, domain in self.space.items()}
@@ -175,8 +175,9 @@ def read_search(top: Mapping[str, Any], folder: Path, preset: str) -> Search | N
     for name, low in (("trials", 1), ("seed", 0), ("max_concurrent", 1)):
         check_whole(f"search.{name}", entry.get(name, low), low, below=2**32)
     check_number("search.trials", entry["trials"], "trials")
-    refuse((metric := entry.get("metric", ACCURACY)) != ACCURACY, "search.metric", f"must be {ACCURACY}, which noise "
-           "can cover and settings may be chosen by", repr(metric))
+    metric = entry.get("metric", ACCURACY)
+    refuse(metric != ACCURACY, "search.metric", f"must be {ACCURACY}, which noise can cover and settings may be chosen "
+           "by", repr(metric))
     refuse(not isinstance(entry["space"], Mapping) or not entry["space"], "search.space",
            "must be a mapping from settings to what they may be", repr(entry["space"]))
     base, base_places = read_settings(top, "base")

@@ -14,9 +14,9 @@ from typing import Any
 
 from pipeline.accounting.repetitions import GEOMETRIC, LOGARITHMIC, draw_number
 from pipeline.experiment.grid import check_number, entries, read_as
-from pipeline.experiment.yaml_text import is_number, placed
+from pipeline.experiment.yaml_text import placed
 from pipeline.trials.config import ConfigError, TrialConfig
-from pipeline.trials.fields import check_whole, refuse
+from pipeline.trials.fields import check_whole, is_number, refuse
 from pipeline.trials.kinds import is_certified
 from pipeline.trials.unused import Written
 
@@ -42,8 +42,9 @@ class Selection:
         refuse(self.rule not in RULES, "selection.rule", f"must be one of {', '.join(RULES)}", repr(self.rule))
         if not self.is_random:
             for name in ("mean", "shape", "seed"):
-                refuse((given := getattr(self, name)) is not None, f"selection.{name}", "has no meaning with rule "
-                       "'composition'", repr(given), "leave it out, or use rule 'random_stopping'")
+                value = getattr(self, name)
+                refuse(value is not None, f"selection.{name}", "has no meaning with rule 'composition'", repr(value),
+                       "leave it out, or use rule 'random_stopping'")
             return
         if self.shape is None:
             object.__setattr__(self, "shape", GEOMETRIC)

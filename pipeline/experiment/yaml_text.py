@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
 import yaml
 
@@ -108,11 +108,6 @@ ExperimentLoader.add_implicit_resolver(INT, re.compile(r"[-+]?(0|[1-9][0-9_]{0,9
 ExperimentLoader.add_implicit_resolver(
     FLOAT, re.compile(r"[-+]?([0-9][0-9_]*\.[0-9_]*|([0-9][0-9_]*\.?[0-9_]*|\.[0-9]+)[eE][-+]?[0-9]+|\.[0-9][0-9_]*"
                       r"|\.(inf|Inf|INF))$|\.(nan|NaN|NAN)$"), list("-+.0123456789"))
-
-
-def is_number(value: Any) -> TypeGuard[int | float]:
-    """Whether a value is a number; `true` is none, though Python counts it as an int."""
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def parse_yaml(text: str, path: Path | str) -> Any:
