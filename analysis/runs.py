@@ -202,7 +202,7 @@ def _trial_of(row: Mapping[str, Any]) -> TrialConfig:
     # Beside a target epsilon, `runs.csv` has the calibrated noise.
     noise = {level: values.pop(level) for level, target in NOISE.items() if values.get(target) and values.get(level)}
     try:
-        trial = TrialConfig.from_mapping(values)
+        trial = TrialConfig(**values)
     except ValueError as error:
         raise _not_composed(row, f" ({error})") from None
     if row.get("trial_key", trial.trial_key) != trial.trial_key:

@@ -130,14 +130,16 @@ def trial_name(trial: TrialConfig, varied: Sequence[str] = ()) -> str:
 def findings(name: str, trial: TrialConfig, data: Dataset, steps: int) -> Iterator[Finding]:
     """Yield the findings of all attacks on a trial; of a user's network a row says why an attack does not apply."""
     noisy = with_noise(trial)
-    hidden = guarded(lambda line: UserError(f"{name}: cannot be attacked ({line})"), hidden=True)
-    with hidden if trial.hides_errors else contextlib.nullcontext():
+    guard: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+    if trial.hides_errors:
+        guard = guarded(lambda line: UserError(f"{name}: cannot be attacked ({line})"), hidden=True)
+    with guard:
         for finding in (*_row_space_findings(name, noisy, data, steps), *_release_findings(name, noisy)):
             yield dataclasses.replace(finding, public=finding.public or trial.disclosure == "plain")
 
 
 def _row_space_findings(name: str, trial: TrialConfig, data: Dataset, steps: int) -> Iterator[Finding]:
-    """Yield what the row space attack finds in the first fully connected layers, `ATTACKED` at most."""
+    """Yield what the row space attack finds in the first fully connected layers, at most `ATTACKED`."""
     if trial.parts.network.own:
         yield _skipped(name, "row space", "layers are the network's affair")
         return

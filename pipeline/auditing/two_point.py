@@ -63,10 +63,11 @@ def audit_release(config: TrialConfig, trials: int, delta: float,
     scores = [np.array([step.statistics(j) for _ in range(trials)]).T for j in (0, 1)]
     statistic_conf = 1 - (1 - CONFIDENCE) / len(step.names)  # all statistics share the error probability
     bounds = [two_point_audit(first, second, statistic_conf) for first, second in zip(*scores, strict=True)]
-    best = max(range(len(bounds)), key=bounds.__getitem__)
+    best = int(np.argmax(bounds))
     counted = slice(trials // 2, None)  # the first half of the runs chose the threshold
     first, second = (np.nan_to_num(statistic_scores[best, counted]) for statistic_scores in scores)
-    mu_lower, certified = bounds[best], one_step(config)
+    mu_lower = bounds[best]
+    certified = one_step(config)
     audited = dataclasses.replace(certified, value=gdp_eps(mu_lower, delta), kind="audited",
                                   note=f"lower bound with {CONFIDENCE:.0%} confidence")
     return ReleaseAudit(statistic=step.names[best], auc=auc(second, first), tpr=tpr_at_fpr(second, first, fpr=0.001),
@@ -77,7 +78,8 @@ class _OneStep:
     """One step of a trial that has its calibrated noise, to be run on two worst-case neighbours; its statistics."""
 
     def __init__(self, config: TrialConfig, mechanism: MechanismStep | None) -> None:  # the trial's own if None
-        cpu, self._has_layers = torch.device("cpu"), not config.parts.network.own
+        cpu = torch.device("cpu")
+        self._has_layers = not config.parts.network.own
         net = make_network(config, [config.seed]) if self._has_layers else Flat(config)
         matrices = FEEDBACK[config.parts.feedback](Pack((config,)), net, cpu).matrices if config.denoise else None
         self._mechanism = mechanism or make_mechanism(Pack((config,)), net, cpu, matrices)
@@ -143,7 +145,8 @@ def two_point_audit(zeros: np.ndarray, ones: np.ndarray, conf: float = CONFIDENC
     zeros, ones = (np.nan_to_num(checked("statistics", values)) for values in (zeros, ones))
     half = len(zeros) // 2
     threshold = _best_threshold(np.sort(zeros[:half]), np.sort(ones[:half]), conf)
-    false_positives, false_negatives = int((zeros[half:] > threshold).sum()), int((ones[half:] <= threshold).sum())
+    false_positives = int((zeros[half:] > threshold).sum())
+    false_negatives = int((ones[half:] <= threshold).sum())
     return float(gdp_mu_lower(false_positives, len(zeros) - half, false_negatives, len(ones) - half, conf))
 
 
@@ -187,7 +190,7 @@ def _worst_neighbours(config: TrialConfig,
 
 def _in_integers(config: TrialConfig, deltas: list[torch.Tensor],
                  activations: list[torch.Tensor]) -> tuple[list[torch.Tensor], list[Activation]]:
-    """Return the factors with the given signs, as large as integers allow, and no layer's part truncated to nothing."""
+    """Return factors of the given signs, as large as integers allow; no layer's part is truncated to nothing."""
     largest = largest_integers(config)
     inputs = [IntegerRows((activation > 0).to(whole_type(largest.input)) * largest.input, step.input)
               for activation, step in zip(activations, steps(config, 1.0, 1.0), strict=True)]

@@ -121,7 +121,7 @@ def _write(folder: Path, files: Mapping[str, bytes], program: torch.export.Expor
 def read(folder: Path) -> tuple[TrialConfig, dict[str, Any]]:
     """Return the trial and the weights by name of a folder that `export` wrote; `ConfigError` for any other folder."""
     try:
-        trial = TrialConfig.from_mapping(json.loads((folder / CONFIG).read_text(encoding="utf-8")))
+        trial = TrialConfig(**json.loads((folder / CONFIG).read_text(encoding="utf-8")))
         tensors = tensors_of((folder / WEIGHTS).read_bytes())
     except Exception as error:  # a file that is missing or damaged, or an extension that is not imported
         raise ConfigError(f"run: must be a folder that `photonic export` wrote, whose extensions are imported, got "

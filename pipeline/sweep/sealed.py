@@ -47,7 +47,7 @@ class SealedFile:
     @property
     def pack(self) -> Pack:
         """Its pack; `ConfigError` or `ValueError` if its trials are none of this version, or of a plugin not loaded."""
-        return Pack(tuple(TrialConfig.from_mapping(trial["settings"]).with_recorded_noise(trial["noise"])
+        return Pack(tuple(TrialConfig(**trial["settings"]).with_recorded_noise(trial["noise"])
                           for trial in self.trials))
 
 

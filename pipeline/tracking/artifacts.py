@@ -113,7 +113,7 @@ def started(suggestions: Iterable[Suggestion]) -> tuple[TrialConfig, ...]:
 
 def suggestions_of(text: str) -> list[Suggestion]:
     """Return the suggestions in a text from `suggestions_text`; settings that are no longer valid: `ConfigError`."""
-    return [Suggestion(TrialConfig.from_mapping(entry["settings"]), entry["started"]) for entry in json.loads(text)]
+    return [Suggestion(TrialConfig(**entry["settings"]), entry["started"]) for entry in json.loads(text)]
 
 
 def param_text(value: Any) -> str:
@@ -175,7 +175,7 @@ def _composed(run: TrackedRun) -> TrialConfig:
         raise ConfigError(f"run {run.run_id}: {extension}")
     try:
         values = {name: param_value(name, text) for name, text in run.params.items() if is_setting(name)}
-        config = TrialConfig.from_mapping(values)
+        config = TrialConfig(**values)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"run {run.run_id}: its params cannot be read ({error})") from None
     if config.trial_key != run.trial_key:

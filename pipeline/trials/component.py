@@ -95,7 +95,8 @@ class Component(Gaussian):
             refuse(trial.parts.network.convolutional, "target_norm", f"must be > 0 with mechanism '{self.name}' and "
                    "network 'convnet', as the part of a record in a convolution is clipped to target_norm/sqrt(L)", 0.0)
         try:
-            norm, _ = self.stated_norm(trial) * self.sensitivity_ratio(trial), self.activation_bounds(trial)
+            norm = self.stated_norm(trial) * self.sensitivity_ratio(trial)
+            self.activation_bounds(trial)
         except ArithmeticError:  # a square is infinite
             norm = math.inf
         refuse(not 0 < norm < math.inf, "tau_e", "must give contributions whose squared norms are numbers",

@@ -83,8 +83,11 @@ class TrialConfig:
             if value != SETTINGS[name].default:
                 check(SETTINGS[name], value)
         self._compose(values)
-        if settled := {name: value for part in self.parts for name, value in part.settled(self).items()}:
-            self._compose({**values, **settled})  # again, with values that follow from others
+        settled: dict[str, Any] = {}  # values that follow from others
+        for part in self.parts:
+            settled |= part.settled(self)
+        if settled:
+            self._compose({**values, **settled})
         for part in self.parts:
             part.check(self)
 
@@ -191,7 +194,10 @@ class TrialConfig:
         return dict(self._canonical)
 
     def used(self) -> dict[str, Any]:
-        """Return {name: JSON value} of the settings that this trial uses, sorted by name: `canonical()` and paths."""
+        """Return {name: JSON value} of the settings that this trial uses, sorted by name: `canonical()` and paths.
+
+        `TrialConfig(**used)` is the same trial.
+        """
         return dict(self._used)
 
     def pruned(self) -> TrialConfig:
@@ -208,13 +214,16 @@ class TrialConfig:
 
     @functools.cached_property
     def ignored(self) -> tuple[str, ...]:
-        """Given settings that the trial does not use, though their values would have an effect where they are used.
+        """Names of given settings that the trial does not use, except those that nobody expects an effect of.
 
-        A default of 0 or false (`sigma: 0`) may be given anywhere, and another default (`schedule: constant`) if a part
-        of the trial has the setting.
+        These are a default of 0 or false (`sigma: 0`), and another default (`schedule: constant`) if a part of the
+        trial has the setting.
         """
-        return tuple(name for name, value in self.given if name not in self._used and not (
-            value == SETTINGS[name].default and (not value or any(declares(part, name) for part in self.parts))))
+        def is_harmless(name: str, value: Any) -> bool:
+            is_default = value == SETTINGS[name].default
+            return is_default and (not value or any(declares(part, name) for part in self.parts))
+
+        return tuple(name for name, value in self.given if name not in self._used and not is_harmless(name, value))
 
     @functools.cached_property
     def _canonical(self) -> dict[str, Any]:
@@ -242,11 +251,6 @@ class TrialConfig:
             return self.trial_key  # it trains alone
         return digest({name: value for name, value in self.canonical().items()
                        if not SETTINGS[name].metadata["per_trial"]})
-
-    @classmethod
-    def from_mapping(cls, values: Mapping[str, Any]) -> TrialConfig:
-        """Return the trial of {name: JSON value}, as `used` returns them."""
-        return cls(**values)
 
 
 RESERVED |= {name for name in (*vars(TrialConfig), "given", "parts", "unused") if not name.startswith("_")}

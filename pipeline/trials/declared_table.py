@@ -124,7 +124,8 @@ def enter(content: Any, path: Path) -> str:
         refuse(entry not in content and entry not in OPEN, entry, "must be declared", "nothing")
     refuse(content["confirmed"] is not True, "confirmed", "must be true", repr(content["confirmed"]),
            "what was read from the records is a leak: put in ranges, values and classes that are public without them")
-    name, spec = str(content["dataset"]), _spec(content, path.absolute().parent)
+    name = str(content["dataset"])
+    spec = _spec(content, path.absolute().parent)
     refuse(name in DATASETS and DATASETS[name].spec != spec, "dataset",
            "must be a name that no other data set has in this process", repr(name),
            "after an edit of the file start again, as what was declared before may be at work")
@@ -138,7 +139,8 @@ def enter(content: Any, path: Path) -> str:
 
 
 def _spec(content: Mapping[str, Any], folder: Path) -> TableSpec:
-    columns, classes, records = _columns(content["columns"]), _values("classes", content["classes"]), content["records"]
+    columns, records = _columns(content["columns"]), content["records"]
+    classes = _values("classes", content["classes"])
     refuse(len(classes) < 2, "classes", "must be at least two", ", ".join(map(str, classes)))
     for entry in ("data_file", "label", *(entry for entry in OPEN if entry in content)):
         refuse(not isinstance(content[entry], str), entry, "must be text", repr(content[entry]), "in quotes it is text")

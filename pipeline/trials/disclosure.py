@@ -38,8 +38,9 @@ ARTIFACTS = {
 
 def check_metrics(names: Iterable[str], of_sweep: bool = False) -> None:
     """Refuse metrics of a trial that is not `plain`, or of a whole sweep of such trials, that no epsilon covers."""
-    allowed, who = (SWEEP_METRICS, "a sweep may log") if of_sweep else (
-        METRICS, "a trial may log whose private_metrics are not plain")
+    allowed, who = METRICS, "a trial may log whose private_metrics are not plain"
+    if of_sweep:
+        allowed, who = SWEEP_METRICS, "a sweep may log"
     for name in names:
         if not name.startswith(tuple(allowed)):
             raise ValueError(f"{name}: is no metric that {who} (nothing covers it); those are {', '.join(allowed)}")

@@ -262,7 +262,8 @@ class Patches(SquareImages):
         names = BESIDE[self.patch_beside]
         text = "".join(f", beside {maps[name]}" for name in names)
         if self.apart:
-            text += f", {'each ' * (len(names) > 1)}of {self.beside_weight:g} times the norm"
+            each = "each " if len(names) > 1 else ""
+            text += f", {each}of {self.beside_weight:g} times the norm"
         return (f"responses{self.treatment} to patches of synthetic images of dead leaves, whitened and standardised "
                 f"over these{self.decorrelating}{text}, {OF_ONE_RECORD}")
 
@@ -364,8 +365,8 @@ class File(Features):
             raise ConfigError(f"feature_file: {path} cannot be read (no such file); to do without it, feature_sha256 "
                               "and feature_width say which it was")
         file = file_of(path, trial.dataset)
-        found = {"feature_width": file.width} if self.feature_name else {
-            "feature_sha256": file.sha256, "feature_width": file.width}
+        found: dict[str, Any] = {} if self.feature_name else {"feature_sha256": file.sha256}
+        found["feature_width"] = file.width
         for name, value in found.items():
             given = getattr(self, name)
             refuse(given and given != value, name, f"must be {value}, which {path} has", given,

@@ -69,8 +69,9 @@ def is_of_users(error: BaseException) -> bool:
 
 def name_of(code: Any) -> str:  # Any: of a user, who may give any callable
     """Return a function's place in its file, ` (mine.py:12)`; empty for a callable without one."""
-    code = getattr(getattr(code, "func", code), "__code__", None)  # the function that a `partial` calls
-    return f" ({Path(code.co_filename).name}:{code.co_firstlineno})" if code else ""
+    function = getattr(code, "func", code)  # that a `partial` calls
+    compiled = getattr(function, "__code__", None)
+    return f" ({Path(compiled.co_filename).name}:{compiled.co_firstlineno})" if compiled else ""
 
 
 def place_of(error: BaseException) -> str:
@@ -78,13 +79,15 @@ def place_of(error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     if not frames:
         return ""
-    last = ([frame for frame in frames if _is_of_users(frame)] or frames)[-1]
+    frames_of_users = [frame for frame in frames if _is_of_users(frame)]
+    last = (frames_of_users or frames)[-1]
     return f"{Path(last.filename).name}:{last.lineno}"
 
 
 def _place(error: BaseException) -> str:
     """Return the place of an error in brackets, ` (file.py:120)`; empty if not known."""
-    return place_of(error) and f" ({place_of(error)})"
+    place = place_of(error)
+    return f" ({place})" if place else ""
 
 
 def _is_of_users(frame: traceback.FrameSummary) -> bool:

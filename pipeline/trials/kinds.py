@@ -74,10 +74,10 @@ def noise_statement(sources: Iterable[str]) -> str:
 
 def standing(sources: Iterable[str]) -> str:
     """Return `certified` if no source of noise is a recorded seed, `simulated` if all are, else `partly simulated`."""
-    are_secret = {source == "secure" for source in sources}
-    if False not in are_secret:
+    are_secret = [source == "secure" for source in sources]
+    if all(are_secret):
         return "certified"
-    return "partly simulated" if True in are_secret else "simulated"
+    return "partly simulated" if any(are_secret) else "simulated"
 
 
 def sentence(clause: str) -> str:

@@ -178,13 +178,16 @@ class Photonic(Mechanism):
             n_classes = trial.layer_sizes[-1]
             refuse(sum(trial.hidden) < n_classes, "hidden", f"must sum to at least the {n_classes} classes with "
                    "joint_release, or their error cannot be decoded from the projection", list(trial.hidden))
-        if target := self.target_label_epsilon:
-            name = "target_label_epsilon"
-            refuse(target < MIN_LABEL_EPSILON, name, f"must be 0 (sigma is given) or at least {MIN_LABEL_EPSILON}, "
-                   "below which nothing can be learnt", target)
-            refuse(self.sigma, name, "sets sigma; give one of the two", f"{name} {target} and sigma {self.sigma}")
-            refuse(not self.output_noise and not trial.parts.feedback.exact, name, "cannot be met with output_noise "
-                   "false, which leaves the output layer's error bare and label epsilon infinite", target)
+        if self.target_label_epsilon:
+            self._check_target(trial)
+
+    def _check_target(self, trial: Trial) -> None:
+        name, target = "target_label_epsilon", self.target_label_epsilon
+        refuse(target < MIN_LABEL_EPSILON, name, f"must be 0 (sigma is given) or at least {MIN_LABEL_EPSILON}, below "
+               "which nothing can be learnt", target)
+        refuse(self.sigma, name, "sets sigma; give one of the two", f"{name} {target} and sigma {self.sigma}")
+        refuse(not self.output_noise and not trial.parts.feedback.exact, name, "cannot be met with output_noise false, "
+               "which leaves the output layer's error bare and label epsilon infinite", target)
 
 
 class Gaussian(Mechanism):

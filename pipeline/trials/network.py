@@ -142,7 +142,7 @@ class Own(Part):
         raise NotImplementedError
 
     def check(self, trial: Trial) -> None:
-        """Refuse what no module of the user can be trained by, and a module that cannot be trained record by record."""
+        """Refuse parts of the trial that cannot train a user's module, and a module with too few blocks for them."""
         feedback, mechanism, network = trial.parts.feedback, trial.parts.mechanism, f"network '{self.name}'"
         refuse(not feedback.described and not feedback.convolutional, "algorithm", f"trains {network} as 'bp', 'dfa', "
                "'tdfa', 'pdfa' or 'hybrid'", f"'{trial.algorithm}'")

@@ -93,7 +93,7 @@ def plan(
     """Return the kept packs and new ones for all other trials, in the order in which they should start.
 
     A pack has trials of one `pack_key`, and new packs of a key are nearly equal in size. Packs that need an OPU come
-    first, and in each of the two groups long ones. Only speed depends on packs, no result.
+    before all others, and long packs before short ones. Packs decide only the speed, and no result.
     """
     packed = {trial.trial_key for pack in kept for trial in pack.trials}
     groups: dict[str, list[TrialConfig]] = {}  # by pack_key
@@ -113,10 +113,11 @@ def plan(
 def default_pack_size(trial: TrialConfig, n_trials: int, workers: int, on_gpu: bool) -> int:
     """Return the size of packs of trials like this: it fits into caches (or a GPU), and every worker gets some."""
     limit = MAX_PACK_SIZE
+    # numbers of a record in each convolution's output, before pooling
+    maps = [layer.out_channels * layer.height * layer.width for layer in trial.layers if isinstance(layer, ConvShape)]
     if not on_gpu:
         limit = CPU_PARAMETER_BYTES // (FLOAT_BYTES * n_parameters(trial.layers))
-    elif maps := [layer.out_channels * layer.height * layer.width for layer in trial.layers
-                  if isinstance(layer, ConvShape)]:  # numbers of a record in each convolution's output, before pooling
+    elif maps:
         limit = GPU_MAP_BYTES // (FLOAT_BYTES * trial.batch_size * max(maps))
     # Every worker gets about four packs, so that workers end at about the same time.
     return max(1, min(MAX_PACK_SIZE, limit, math.ceil(n_trials / (4 * workers))))

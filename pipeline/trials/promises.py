@@ -42,7 +42,7 @@ def check_promises(trials: Iterable[TrialConfig], stored: bool = True) -> None:
 
 
 def check_noise(trial: TrialConfig) -> None:
-    """Refuse noise that neither its setting nor a target gives, or too much, and other versions of a user's network."""
+    """Refuse a trial whose noise is not given or too large, or whose version of a user's network is not loaded."""
     mechanism, network = trial.parts.mechanism, trial.parts.network
     given = getattr(trial, "network_version", 0)  # a setting of users' networks alone
     refuse(network.own and given != network.version, "network_version",

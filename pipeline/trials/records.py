@@ -123,8 +123,9 @@ class Computing:
     seconds: float = 0.0  # from the begin to the last record that is done
 
     def add(self, n: int) -> bool:
-        """Count n more records as done; return whether that is a report: `REPORTS` are made at most."""
-        before, self.done = self.done, self.done + n
+        """Count n more records as done; return whether to report that, which is so at most `REPORTS` times."""
+        before = self.done
+        self.done += n
         self.seconds = time.monotonic() - self.began
         return before * REPORTS // self.total < self.done * REPORTS // self.total
 

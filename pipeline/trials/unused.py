@@ -40,9 +40,9 @@ def check_written(entries: Iterable[tuple[str, str, Any]], trials: Sequence[Writ
                 accepted.add(entry)
     for field, place, value in entries:
         if place not in accepted:
-            ignoring = trials_by_place.get(place)
-            error = ConfigError(why_unused(field, ignoring)) if ignoring else ConfigError(
-                field, "is overridden by every case", repr(value), "leave it out")
+            error = ConfigError(field, "is overridden by every case", repr(value), "leave it out")
+            if ignoring := trials_by_place.get(place):
+                error = ConfigError(why_unused(field, ignoring))
             error.at = place
             raise error
 
@@ -80,9 +80,10 @@ def why_unused(field: str, trials: Sequence[TrialConfig]) -> str:
     If their mechanism has a replacement: `field: is of <parts>, got ... with <mechanism>; write <replacement>`.
     """
     trial = trials[0]
-    declared = SETTINGS[field] if field in SLOTS else next(
-        (part.__dataclass_fields__[field] for part in trial.parts if declares(part, field)), None)  # None: of no part
-    missing = unmet(declared, trial) if declared else []
+    declared = [part.__dataclass_fields__[field] for part in trial.parts if declares(part, field)]
+    if field in SLOTS:
+        declared = [SETTINGS[field]]
+    missing = unmet(declared[0], trial) if declared else []
     reasons = [need.actual(trial) for need in missing]
     remedies = [" with ".join(need.text for need in missing)] if missing else []
     for slot, names, condition in _elsewhere(field, trial):
@@ -93,10 +94,11 @@ def why_unused(field: str, trials: Sequence[TrialConfig]) -> str:
             reasons.insert(0, current)
         remedies.append(f"{slot} {listed_or(names)}{condition}")
     values = ", ".join(dict.fromkeys(f"{plain(getattr(trial, field))}" for trial in trials))
-    replacement, with_, use = trial.parts.mechanism.instead.get(field), " and ".join(reasons), ", or ".join(remedies)
+    reason, remedy = " and ".join(reasons), ", or ".join(remedies)
+    replacement = trial.parts.mechanism.instead.get(field)
     if replacement and not missing:
-        return f"{field}: is of {use}, got {values} with {with_}; write {replacement}"
-    return f"{field}: is not used with {with_}, got {values}; use {use}"
+        return f"{field}: is of {remedy}, got {values} with {reason}; write {replacement}"
+    return f"{field}: is not used with {reason}, got {values}; use {remedy}"
 
 
 def _elsewhere(field: str, trial: TrialConfig) -> list[tuple[str, list[str], str]]:
@@ -118,6 +120,6 @@ def _elsewhere(field: str, trial: TrialConfig) -> list[tuple[str, list[str], str
         elif names:
             needs = unmet(PARTS[slot][names[0]].__dataclass_fields__[field], trial)
             condition = "".join(f" with {need.text}" for need in needs)
-            is_beside_others = any(need.name in PARTS for need in needs)
-            (beside_others if is_beside_others else replacements).append((slot, names, condition))
+            found = beside_others if any(need.name in PARTS for need in needs) else replacements
+            found.append((slot, names, condition))
     return replacements or beside_others

@@ -208,4 +208,4 @@ def test_keyword_arguments_are_refused_too():
             use(silent)
     said = dataclasses.replace(silent, noise_multiplier=0)
     assert said.trial_key == silent.trial_key and [*train(said)][-1].outcome.status == "finished"
-    assert TrialConfig.from_mapping(silent.used()).trial_key == said.trial_key  # as a store has it
+    assert TrialConfig(**silent.used()).trial_key == said.trial_key  # as a store has it

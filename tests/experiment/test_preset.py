@@ -52,7 +52,7 @@ def test_trials_with_the_preset_are_those_of_the_committed_frontier(name):
 
 def test_the_preset_never_changes():
     """Trials are named by what it says: another digest here would train finished sweeps again."""
-    trials = [TrialConfig.from_mapping(settings) for settings in all_settings()]
+    trials = [TrialConfig(**settings) for settings in all_settings()]
     for of_component, expected in EXPECTED.items():
         keys = [trial.trial_key for trial in trials if (trial.mechanism == "component") == of_component]
         assert (len(keys), digest({"keys": keys})) == expected

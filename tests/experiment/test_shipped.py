@@ -182,7 +182,7 @@ def test_the_digests_are_of_the_trials_in_full(stored):
 
 def test_stored_settings_are_read_as_the_trial_that_they_were(stored):
     for name, trials in stored.items():
-        read = flat(map(TrialConfig.from_mapping, trials.values()))
+        read = flat(TrialConfig(**settings) for settings in trials.values())
         changes = list(moved(trials, read))
         assert not changes, f"{name}: {len(changes)} trials, the first: {changes[0]}"
 

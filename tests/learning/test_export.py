@@ -68,7 +68,7 @@ def test_files_hold_what_the_store_holds(store, tmp_path, by):
     assert [p.name for p in (tmp_path / "a").iterdir()] == ["b"], "nothing is left behind"
     for name in ("weights.safetensors", "config.json"):
         assert (tmp_path / "a" / "b" / name).read_bytes() == store.artifact(run, name)
-    assert TrialConfig.from_mapping(json.loads(files[2].read_text())).trial_key == DONE.trial_key
+    assert TrialConfig(**json.loads(files[2].read_text())).trial_key == DONE.trial_key
     assert files[3].read_text().split() == ["metric,epoch,value", "epsilon/certified/pld,1,1.0",
                                             "epsilon/certified/pld,2,2.0", "test/accuracy,1,0.5", "test/accuracy,2,1.0"]
     told = json.loads(files[5].read_text())
@@ -105,7 +105,7 @@ def sweep(tmp_path):
     store.open_sweep("exported")
 
     def trained(settings):
-        trial = TrialConfig.from_mapping({"dataset": "digits", "batch_size": 64, "epochs": 1, **settings})
+        trial = TrialConfig(dataset="digits", batch_size=64, epochs=1, **settings)
         store.start(trial, {})
         store.log(train(trial))
         return store, trial

@@ -93,7 +93,7 @@ def test_a_setting_of_an_extension_is_one_like_any_other_and_part_of_no_other_id
     register_feedback("mine", Mine, settings=OWN)  # as in a cell that is run again
     plain, sparse = TrialConfig(algorithm="mine"), TrialConfig(algorithm="mine", sparsity=1)
     assert (plain.sparsity, sparse.sparsity, sparse.canonical()["sparsity"]) == (0.5, 1.0, 1.0)
-    assert plain.trial_key == TrialConfig.from_mapping({"algorithm": "mine", "sparsity": 0.5}).trial_key
+    assert plain.trial_key == TrialConfig(algorithm="mine", sparsity=0.5).trial_key
     assert len({trial.trial_key for trial in (plain, sparse, replace(plain, threshold=0.3))}) == 3
     assert plain == replace(sparse, sparsity=0.5) != sparse and hash(plain) != hash(sparse)
     assert replace(sparse, seed=3).sparsity == pickle.loads(pickle.dumps(sparse)).sparsity == 1.0

@@ -271,7 +271,7 @@ def test_finished_trials_are_done_and_never_started_again_and_their_artifacts_ar
         assert list(csv.reader(file)) == [["split", "label", "count", "correct", "accuracy"],
                                           ["test", "0", "4", "3", "0.75"], ["test", "1", "0", "0", ""]]
     config = json.loads((folder / "config.json").read_text())
-    assert TrialConfig.from_mapping(config).trial_key == PDFA.trial_key
+    assert TrialConfig(**config).trial_key == PDFA.trial_key
 
 
 def test_a_trial_whose_driver_died_before_its_last_call_is_not_done_and_written_once(store, root, client, request):

@@ -80,7 +80,7 @@ def test_every_field_is_documented():
     ({"mechanism": "component", "target_norm": 0.17}, r"target_norm: must be > 0.1732, as each .* may be 0.1 in")])
 def test_refused_with_field_value_and_remedy(values, message):
     with pytest.raises(ConfigError, match="^" + message):
-        TrialConfig.from_mapping(values)
+        TrialConfig(**values)
 
 
 @pytest.mark.parametrize(("words", "text"), [
@@ -215,8 +215,8 @@ def test_a_trial_keeps_its_key_however_it_is_written_and_wherever_it_was_kept(va
                for name, value in random.sample([*values.items()], len(values))}
     params = {name: param_text(value) for name, value in trial.used().items()}
     for other in (TrialConfig(**respelt), TrialConfig(trial.given), trial.pruned(), pickle.loads(pickle.dumps(trial)),
-                  TrialConfig.from_mapping(json.loads(json.dumps(trial.used()))),
-                  TrialConfig.from_mapping({name: param_value(name, text) for name, text in params.items()})):
+                  TrialConfig(**json.loads(json.dumps(trial.used()))),
+                  TrialConfig(**{name: param_value(name, text) for name, text in params.items()})):
         assert (other.trial_key, other.canonical()) == (trial.trial_key, trial.canonical())
 
 
