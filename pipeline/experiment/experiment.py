@@ -253,7 +253,7 @@ def _experiment(top: Mapping[str, Any], path: Path, stored: bool) -> Experiment:
         name=name, description=str(top.get("description", "")).strip(), plan=plan, source=path, plugins=plugins,
         resources=resources, report=report, references=references, unread=unread, reuse=_reuse(top, name, plan),
         ignored=ignored(written), places={trial.trial_key: places for trial, places in places_of.items()},
-        preset=preset, advice=advice(preset, combinations),
+        preset=preset, advice=advice(preset, (combination[1:] for combination in combinations)),
         by_preset=frozenset(name for combination in combinations for name in combination.by_preset),
         chosen=read_as(Chosen, top["chosen"], "chosen") if "chosen" in top else None)
 

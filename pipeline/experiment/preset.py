@@ -12,7 +12,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -24,9 +24,6 @@ from pipeline.trials.mechanism import Mechanism
 from pipeline.trials.naming import method, method_of
 from pipeline.trials.network import Network
 from pipeline.trials.part import SETTINGS, parts_of
-
-if TYPE_CHECKING:
-    from pipeline.experiment.grid import Combination
 
 RECOMMENDED = "recommended"
 ANY = "any"  # data set or features of rows for what has no row of its own
@@ -44,6 +41,10 @@ class Recommendation(NamedTuple):
 
     settings: dict[str, Any]
     source: str
+
+
+# A trial, its settings in the file by name, and what the file's preset recommends for it, if it names one.
+Advised = tuple[TrialConfig, Mapping[str, Any], Recommendation | None]
 
 
 def read_preset(top: Mapping[str, Any]) -> str:
@@ -191,13 +192,13 @@ class _Compared(NamedTuple):  # settings, (name, value), of the trials of one me
     of_trials: list[tuple[str, Any]]  # which differ from those that are recommended
 
 
-def advice(preset: str, combinations: Iterable[Combination]) -> tuple[str, ...]:
+def advice(preset: str, trials: Iterable[Advised]) -> tuple[str, ...]:
     """Return lines for people on what a file's preset has set, and what the file has in place of its recommendations.
 
     Without a preset (empty `preset`), the lines name settings at general defaults that it would change.
     """
     methods: dict[tuple[str, ...], list[str]] = {}  # all methods with the same advice
-    for (name, where, source), compared in _compare(preset, combinations).items():
+    for (name, where, source), compared in _compare(preset, trials).items():
         texts = where, _listed(compared.of_preset), _listed(compared.of_trials), source
         methods.setdefault(texts, []).append(name)
     lines = []
@@ -213,10 +214,10 @@ def advice(preset: str, combinations: Iterable[Combination]) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def _compare(preset: str, combinations: Iterable[Combination]) -> dict[tuple[str, str, str], _Compared]:
+def _compare(preset: str, trials: Iterable[Advised]) -> dict[tuple[str, str, str], _Compared]:
     """Return settings by method, place of use in words, and source of what is recommended there."""
     found: dict[tuple[str, str, str], _Compared] = {}
-    for _, trial, written, recommended in combinations:
+    for trial, written, recommended in trials:
         try:
             recommendation = recommended or recommend({name: getattr(trial, name) for name in written})
         except ConfigError:  # nothing is recommended for it
