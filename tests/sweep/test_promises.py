@@ -245,7 +245,8 @@ def _sum(training, indices):
 
     error, _ = training.loss(logits, training.data.train_y[indices], present)
     out = training.net.blank_parameters(1, CPU, torch.float64)
-    training.mechanism.add_up(training.deltas(error, activations, present), activations, out)
+    deltas = training.deltas(error, activations, present)
+    training.mechanism.sum.add_up(training.mechanism, deltas, activations, out)
     return out.flat.clone()
 
 
