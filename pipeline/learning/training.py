@@ -174,12 +174,15 @@ class Training:
             evaluated, counts = self.evaluation.metrics(self.net, ended)
             if self.canaries and "finished" in ended.values():
                 scores = self.canaries.scores(self.net, self.train_inputs)
-                for r in (r for r, status in ended.items() if status == "finished"):
-                    evaluated[r] |= self.canaries.audit(r, scores[r])
+                for r, status in ended.items():
+                    if status == "finished":
+                        evaluated[r] |= self.canaries.audit(r, scores[r])
             outcomes = {r: outcome_of(status, self._weights(r), counts[r]) for r, status in ended.items()}
-        seconds = {CLOCK: (time.perf_counter() - start_time) / len(self.pack.trials)}
-        records = [record_of(self.pack.trials[r], self.epoch, {**seconds, **self._metrics(r, losses, alignment),
-                             **evaluated[r]}, self._tags(r), outcomes.get(r)) for r in self.active]
+        seconds = (time.perf_counter() - start_time) / len(self.pack.trials)
+        records = []
+        for r in self.active:
+            metrics = {CLOCK: seconds, **self._metrics(r, losses, alignment), **evaluated[r]}
+            records.append(record_of(self.pack.trials[r], self.epoch, metrics, self._tags(r), outcomes.get(r)))
         self.active = [r for r in self.active if r not in ended]
         return records
 
@@ -233,7 +236,8 @@ class Training:
         That is of the applied update, and of the feedback's, with the true gradient over the batch. If
         `private_metrics` is not plain, the feedback and the gradient are those over m test records.
         """
-        is_plain, of_feedback = self.pack.shared.disclosure == "plain", None
+        is_plain = self.pack.shared.disclosure == "plain"
+        of_feedback = None
         if measure_alignment and not is_plain:  # before the private batch: convolutions keep the state of the last one
             of_feedback = self._feedback_on_test_records()
         indices, present = self._present(indices)
@@ -250,9 +254,10 @@ class Training:
         usable = self.train_inputs.usable
         if self.pack.shared.parts.sampler.full and usable is None:
             return indices, None
-        contributes, indices = indices != ABSENT, indices.clamp(min=0)
+        contributes = indices != ABSENT
+        indices = indices.clamp(min=0)
         if usable is not None:
-            contributes = contributes & usable[indices]
+            contributes &= usable[indices]
         return indices, contributes.unsqueeze(-1).to(torch.float32)
 
     def _take_step(self, of_feedback: torch.Tensor | None) -> torch.Tensor | None:

@@ -56,7 +56,8 @@ class GaussianStep(MechanismStep):
                  matrices: torch.Tensor | None = None) -> None:
         super().__init__(trials, net, device, matrices)
         shared = trials[0]  # for settings that all trials of the pack share
-        self.bounds, self.deviations = [self.bound(t) for t in trials], [self.deviation(t) for t in trials]
+        self.bounds = [self.bound(trial) for trial in trials]
+        self.deviations = [self.deviation(trial) for trial in trials]
         self.optics = optical_noise(trials, net.sizes[1:-1], device)  # the output layer's error is not projected
         self.space = FeedbackSpace(shared, net, matrices) if shared.denoise else None
         self.inside = self.space.blank_parameters(len(trials), device, torch.float32) if self.space else None
