@@ -48,7 +48,8 @@ def chance(evidence: Evidence) -> Doubt | None:
     Chance is the accuracy of the best constant answer: the share of the largest class in the test records if it is
     public (`DatasetSpec.majority`), else 1/classes. `analysis.statistics.accuracy_error` gives the standard error.
     """
-    at_chance, chance_texts = [], {}  # points; data set -> its accuracy of chance
+    at_chance: list[Key] = []
+    chance_texts: dict[str, str] = {}  # data set -> its accuracy of chance
     for row in evidence.rows:
         spec = DATASETS[row["dataset"]].spec
         level = spec.majority or 1 / spec.n_classes
@@ -72,25 +73,25 @@ def flat(evidence: Evidence) -> Doubt | None:
     reported: it has reached the limit of its model.
     """
     on_flat_curves: list[Key] = []
-    doubt = chance(evidence)
-    at_chance = doubt.points if doubt else frozenset()
+    doubt_of_chance = chance(evidence)
+    at_chance = doubt_of_chance.points if doubt_of_chance else frozenset()
     non_private_means = {(row["dataset"], row["algorithm"]): row["mean"] for row in evidence.rows
                          if row["setting"] == NON_PRIVATE}
     for (dataset, kind, algorithm), curve in evidence.curves.items():
-        keys, epsilons, means = ([row[name] for row in curve] for name in ("key", "compared_epsilon", "mean"))
+        keys = [row["key"] for row in curve]
+        epsilons = [row["compared_epsilon"] for row in curve]
         if kind == NO_FRONTIER or at_chance & set(keys):
             continue
-        # Too close to each other for a difference in accuracy.
-        if len(curve) < 2 or max(epsilons) < REAL_FACTOR * min(epsilons):
+        if len(curve) < 2 or max(epsilons) < REAL_FACTOR * min(epsilons):  # too close for a difference in accuracy
             continue
-        worst, *_, best = sorted(curve, key=lambda row: row["mean"])
-        mean_accuracy = sum(means) / len(means) / 100  # a fraction
+        by_mean = sorted(curve, key=lambda row: row["mean"])
+        worst, best = by_mean[0], by_mean[-1]
+        mean_accuracy = sum(row["mean"] for row in curve) / len(curve) / 100  # a fraction
         by_records = accuracy_error([], mean_accuracy, DATASETS[dataset].spec.n_test)  # of the test set
-        tolerance = min(MOST_APART, 100 * by_records)  # points, as all that follows
-        difference = welch_interval(worst["values"], best["values"])  # best less worst
-        is_beyond_seeds = difference.low > 0  # not with one seed, whose interval has no ends
-        without_privacy = non_private_means.get((dataset, algorithm), math.inf)
-        has_more_to_gain = without_privacy > best["mean"] + tolerance
+        tolerance = min(MOST_APART, 100 * by_records)  # points
+        difference = welch_interval(worst["values"], best["values"])  # best less worst, in points
+        is_beyond_seeds = difference.low > 0  # never with one seed, as its interval is NaN
+        has_more_to_gain = non_private_means.get((dataset, algorithm), math.inf) > best["mean"] + tolerance
         if difference.mean <= tolerance and has_more_to_gain and not is_beyond_seeds:
             on_flat_curves += keys
     return _doubt("flat", on_flat_curves, evidence, lambda where: (
@@ -116,10 +117,8 @@ def edge(evidence: Evidence) -> Doubt | None:
             domain = plan.space.get(field.name) if isinstance(plan, Search) else None
             value, values = chosen[field.name], rivals[field.name].dropna()
             ends = domain.ends if domain else (values.min(), values.max())
-            is_open = not domain or (domain.kind != "choice" and len(ends) > 1 and domain.has(value))
-            if values.nunique() < 2 or not is_open:
-                continue
-            if _at_end(value, ends, field, domain):
+            has_ends = not domain or (domain.kind != "choice" and len(ends) > 1 and domain.has(value))
+            if values.nunique() > 1 and has_ends and _at_end(value, ends, field, domain):
                 at_end.append(row["key"])
                 descriptions[f"{field.name} {value:g} of {ends[0]:g} to {ends[1]:g}"] = None
     return _doubt("edge", at_end, evidence, lambda where: (
@@ -207,7 +206,8 @@ def against(evidence: Evidence, dataset: str, kind: str, rows: Sequence[Mapping[
     `rows` are the two compared points; the checks use only their two curves.
     """
     compared = {(dataset, kind, row["algorithm"], row["setting"]) for row in rows}  # as the first columns of `KEY`
-    reasons, unknown_origin = [], False
+    reasons = []
+    unknown_origin = False
     for doubt in examine(evidence.only(dataset, kind, [row["algorithm"] for row in rows])):
         compared_points = frozenset(point for point in doubt.points if point[:4] in compared)
         if not compared_points:

@@ -78,13 +78,13 @@ class Lead(NamedTuple):
         """
         if self.reasons:
             return f"no verdict: {'; '.join(self.reasons)}"
-        if not is_difference(self.difference.mean):
+        lead, by_records = self.difference, self.errors[0]
+        if not is_difference(lead.mean):
             return "no difference"
-        is_unresolved = (np.isclose(self.difference.low, self.difference.high)
-                         and self.difference.mean <= self.errors[0])
-        if not self.difference.low > 0 or is_unresolved:
+        is_unresolved = np.isclose(lead.low, lead.high) and lead.mean <= by_records
+        if not lead.low > 0 or is_unresolved:  # the end is NaN with one seed
             return "no more than seeds explain"
-        return f"more than seeds explain{', but the settings may explain it' if self.unknown_origin else ''}"
+        return "more than seeds explain" + (", but the settings may explain it" if self.unknown_origin else "")
 
     @property
     def verdict(self) -> str:
@@ -119,11 +119,14 @@ def compose(runs: pd.DataFrame, experiment: Experiment, choice: Choice | None = 
     answers = [_answer(evidence, *frontier) for frontier in frontiers if frontier in known]
     first, *others = answers or [Headline(NO_EPSILON)]
     elsewhere = [part for other in others for part in (other.verdict, *other.details.get(LEADS, ()))]
-    chosen_from = evidence.shown[evidence.shown["kind"] != NO_FRONTIER].drop_duplicates(KEY)
-    is_free = not (experiment.plan.asks or is_chosen(chosen_from, experiment.past))
-    costs = [] if points.empty else [*([NO_CHOICE] if is_free else []), *_price(experiment, choice)]
-    past = [f"{line}." for line in experiment.past.lines(experiment.trials)]
-    details = {**first.details, ELSEWHERE: elsewhere, COSTS: [*costs, *past]}
+    costs: list[str] = []
+    if not points.empty:
+        on_frontiers = evidence.shown[evidence.shown["kind"] != NO_FRONTIER].drop_duplicates(KEY)
+        if not (experiment.plan.asks or is_chosen(on_frontiers, experiment.past)):
+            costs.append(NO_CHOICE)
+        costs += _price(experiment, choice)
+    costs += [f"{line}." for line in experiment.past.lines(experiment.trials)]
+    details = {**first.details, ELSEWHERE: elsewhere, COSTS: costs}
     doubts = [doubt.sentence for doubt in examine(evidence)]
     return Headline(first.verdict, first.test_error, details, doubts, _under_table(evidence))
 
@@ -140,18 +143,18 @@ def published(choice: Choice, runs: pd.DataFrame, experiment: Experiment) -> Hea
     is_best = evidence.shown["trial_key"] == choice.trial_key
     found = examine(dataclasses.replace(evidence, shown=evidence.shown[is_best]))
     doubts = [doubt for doubt in found if doubt.check != "seeds"]
-    doubted = _in_doubt([AGAINST[doubt.check].format(doubt.names()) for doubt in doubts if doubt.check in AGAINST])
+    reasons = [AGAINST[doubt.check].format(doubt.names()) for doubt in doubts if doubt.check in AGAINST]
     equals = f", as {counted(choice.equals, 'other')} had" if choice.equals else ""
     verdict = (f"The search publishes {choice.name}: test accuracy {100 * choice.test:.2f}%, for ε = {spent.value:g} "
                f"at δ = {spent.delta:g} of all that it released ({KINDS['certified'].protects}; {choice.standing})"
-               f"{doubted}.")
+               f"{_in_doubt(reasons)}.")
     costs = [f"It was chosen by its validation accuracy of {100 * choice.validation:.2f}%{equals}.",
              *(f"{line}." for line in experiment.past.lines(experiment.trials))]
     return Headline(verdict, details={COSTS: costs}, doubts=[doubt.sentence for doubt in doubts])
 
 
 def _answer(evidence: Evidence, dataset: str, kind: str) -> Headline:
-    """Return the verdict on one frontier, with the lead at each epsilon."""
+    """Return the verdict on one frontier with the lead at each epsilon or, without one, with the highest accuracy."""
     place = f" on {DATASETS[dataset].label}" if evidence.shown["dataset"].nunique() > 1 else ""
     if reason := evidence.refused.get((dataset, kind)):
         return Headline(f"No verdict for {kind} ε{place}: {reason}.")
@@ -159,9 +162,8 @@ def _answer(evidence: Evidence, dataset: str, kind: str) -> Headline:
     points = summarized(point_runs, kind).assign(dataset=dataset)
     points = points.assign(compared_epsilon=compared_epsilon(points))
     points = points.sort_values("mean", ascending=False, kind="stable")
-    # Only at an epsilon with points of several algorithms is there a comparison.
     leads = [_lead(group, epsilon, point_runs, evidence) for epsilon, group in points.groupby("compared_epsilon")
-             if group["algorithm"].nunique() > 1]
+             if group["algorithm"].nunique() > 1]  # with one algorithm there is nothing to compare
     if not leads:
         errors = _errors(_by_seed(points.iloc[0], point_runs), dataset)
         return Headline(_highest(points, kind, place, evidence), _test_error(errors, dataset))
@@ -219,10 +221,12 @@ def _errors(values: Sequence[float] | pd.Series, dataset: str) -> tuple[float, f
     return by_records, float(accuracies.sem())
 
 
-def _test_error(errors: tuple[float, float], dataset: str) -> str:  # a sentence, if it exceeds that over seeds
+def _test_error(errors: tuple[float, float], dataset: str) -> str:
     by_records, over_seeds = errors
+    if not by_records > over_seeds:  # NaN with one seed
+        return ""
     return (f"The test set of {DATASETS[dataset].spec.n_test:,} records alone has a standard error of {by_records:.2g} "
-            f"points, more than the seeds ({over_seeds:.2g}).") if by_records > over_seeds else ""
+            f"points, more than the seeds ({over_seeds:.2g}).")
 
 
 def _under_table(evidence: Evidence) -> str:
@@ -261,8 +265,10 @@ def _cost(points: pd.DataFrame, evidence: Evidence) -> str:
 def _remark(kind: str, cost: str) -> str:
     """Return what an epsilon protects, and covers of the choice of settings: ` (7.15 with the choice of settings)`."""
     choice = "no ε covers the choice of settings" if cost == NOT_COVERED else f"{cost} with the choice of settings"
-    remarks = "; ".join(filter(None, (PROTECTED.get(kind), cost and choice)))
-    return f" ({remarks})" if remarks else ""
+    remarks = [PROTECTED[kind]] if kind in PROTECTED else []
+    if cost:
+        remarks.append(choice)
+    return f" ({'; '.join(remarks)})" if remarks else ""
 
 
 def _price(experiment: Experiment, choice: Choice | None) -> Iterator[str]:

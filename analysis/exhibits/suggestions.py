@@ -64,16 +64,17 @@ def draw(experiment: Experiment, runs: pd.DataFrame, store: Reader) -> Exhibit:
     header = [column for column in FORMATS if column in rows.columns]  # without a budget there is no ε
     cells = [[format(row[name], FORMATS[name]) if pd.notna(row[name]) else NO_VALUE for name in header]
              for row in rows.to_dict("records")]
-    notes = scope(experiment.name, experiment.plan, store.certified)
-    if privacy_filter:
-        notes = ["ε spent is that of all epochs released until then, by a Renyi filter of order "
-                 f"{privacy_filter.order} that was fixed beforehand; no trial started whose whole cost did not fit.",
-                 *notes]
+    notes = []
     if n_passed_over := (rows["status"] == PASSED_OVER).sum():
-        notes = [f"{counted(n_passed_over, 'suggestion')} passed over: beyond the budget, or asked for before.", *notes]
-    return Exhibit("search", title="What the search asked for", rows=rows, figure=plot(rows, privacy_filter),
-                   texts=Texts((caption(experiment, privacy_filter), Table.of(header, cells, text_columns=(1, 2))),
-                               notes=tuple(notes)))
+        notes.append(f"{counted(n_passed_over, 'suggestion')} passed over: beyond the budget, or asked for before.")
+    if privacy_filter:
+        notes.append("ε spent is that of all epochs released until then, by a Renyi filter of order "
+                     f"{privacy_filter.order} that was fixed beforehand; no trial started whose whole cost did not "
+                     "fit.")
+    notes += scope(experiment.name, experiment.plan, store.certified)
+    texts = Texts((caption(experiment, privacy_filter), Table.of(header, cells, text_columns=(1, 2))),
+                  notes=tuple(notes))
+    return Exhibit("search", "What the search asked for", texts, rows, plot(rows, privacy_filter))
 
 
 def tabulate(experiment: Experiment, runs: pd.DataFrame, store: Reader, privacy_filter: Filter | None) -> pd.DataFrame:
@@ -93,18 +94,20 @@ def tabulate(experiment: Experiment, runs: pd.DataFrame, store: Reader, privacy_
     statuses = dict.fromkeys((trial.trial_key for trial in experiment.past.lost), "lost")
     statuses |= dict(zip(runs["trial_key"], runs["status"], strict=True))
     scores = dict(zip(runs["trial_key"], 100 * runs[SCORE], strict=True))
-    rows, seen = [], set()
+    rows = []
     for number, suggestion in enumerate(suggestions, start=1):
         trial, key = suggestion.trial, suggestion.trial.trial_key
-        status = statuses.get(key, PASSED_OVER) if suggestion.started and key not in seen else PASSED_OVER
-        spent += releases.get(key, []) if key not in seen else []
-        seen.add(key)
-        is_trained = status not in (PASSED_OVER, "lost")
-        epochs = max((release.epochs for release in releases.get(key, [])), default=0) if is_trained else 0
+        # A trial counts where it was suggested first, so that later suggestions of it find nothing.
+        of_trial, status = releases.pop(key, []), statuses.pop(key, PASSED_OVER)
+        spent += of_trial
         row = {"number": number, "trial": run_name(trial, experiment.varied), "trial_key": key,
-               "algorithm": trial.algorithm, "status": status, "epochs": epochs,
-               "validation %": scores[key] if is_trained else np.nan}
-        rows.append({**row, "ε spent": privacy_filter.epsilon(privacy_filter.spent(spent))} if privacy_filter else row)
+               "algorithm": trial.algorithm, "status": status if suggestion.started else PASSED_OVER, "epochs": 0,
+               "validation %": np.nan}
+        if row["status"] not in (PASSED_OVER, "lost"):
+            row |= {"epochs": max((release.epochs for release in of_trial), default=0), "validation %": scores[key]}
+        if privacy_filter:
+            row["ε spent"] = privacy_filter.epsilon(privacy_filter.spent(spent))
+        rows.append(row)
     return pd.DataFrame(rows)
 
 
@@ -174,16 +177,23 @@ def tabulate_space(search: Search, runs: pd.DataFrame) -> pd.DataFrame:
                           f"{len(scored)}")
     trials, scores = trials_of(scored), 100 * scored[SCORE]
     shares = importances(search, trials, list(scores))
-    rows = [{"setting": name, "trial_key": trial.trial_key, "algorithm": trial.algorithm,
-             "value": _text(name, getattr(trial, name)) if domain.kind == "choice" else getattr(trial, name),
-             "validation %": score, "importance": shares.get(name)}
-            for name, domain in sorted(search.space.items(), key=lambda item: -shares.get(item[0], -1.0))
-            for trial, score in zip(trials, scores, strict=True) if name in trial.canonical()]
+    rows = []
+    for name in sorted(search.space, key=lambda name: -shares.get(name, -1.0)):  # those without a share last
+        is_choice = search.space[name].kind == "choice"
+        for trial, score in zip(trials, scores, strict=True):
+            if name in trial.canonical():
+                value = getattr(trial, name)
+                rows.append({"setting": name, "trial_key": trial.trial_key, "algorithm": trial.algorithm,
+                             "value": _text(name, value) if is_choice else value, "validation %": score,
+                             "importance": shares.get(name)})
     return pd.DataFrame(rows).astype({"importance": float})
 
 
 def importances(search: Search, trials: Sequence[TrialConfig], scores: Sequence[float]) -> dict[str, float]:
-    """Return the share of the scores' variance that each setting explains which all trials use, by Optuna's fANOVA."""
+    """Return the share of the scores' variance that each setting explains, by Optuna's fANOVA.
+
+    It needs settings that all trials use, so the others have no share.
+    """
     import optuna  # imported here, as few reports need it
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
@@ -192,14 +202,18 @@ def importances(search: Search, trials: Sequence[TrialConfig], scores: Sequence[
     distributions: dict[str, Any] = {}
     for name, domain in common.items():
         low, high = domain.ends[0], domain.ends[-1]
-        distributions[name] = (
-            CategoricalDistribution(range(len(domain.values))) if domain.kind == "choice" else
-            IntDistribution(low, high) if domain.kind == "randint" else
-            FloatDistribution(low, high, log=domain.kind == "loguniform"))
+        if domain.kind == "choice":
+            distributions[name] = CategoricalDistribution(range(len(domain.values)))  # places of the choices
+        elif domain.kind == "randint":
+            distributions[name] = IntDistribution(low, high)
+        else:
+            distributions[name] = FloatDistribution(low, high, log=domain.kind == "loguniform")
     study = optuna.create_study(direction="maximize")
     for trial, score in zip(trials, scores, strict=True):
-        values = {name: [*map(plain, domain.values)].index(plain(getattr(trial, name))) if domain.kind == "choice"
-                  else getattr(trial, name) for name, domain in common.items()}
+        values = {name: getattr(trial, name) for name in common}
+        for name, domain in common.items():
+            if domain.kind == "choice":
+                values[name] = [*map(plain, domain.values)].index(plain(values[name]))
         study.add_trial(optuna.trial.create_trial(params=values, distributions=distributions, value=score))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
