@@ -253,11 +253,8 @@ def _cached(data: Dataset, config: TrialConfig) -> Steps:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)  # as private as the records
             lock.enter_context(FileLock(f"{path}.lock"))
         found = _read(path)
-        if len(found) < len(TENSORS):
-            if found:  # an earlier version wrote no sizes
-                computed = [*found, *map(largest_sizes, found)]
-            else:
-                computed = yield from _computed(data, config)
+        if not found:
+            computed = yield from _computed(data, config)
             found = [tensor.cpu() for tensor in computed]
             with write_errors_named(path):
                 unfinished = path.with_suffix(".part")
@@ -276,9 +273,8 @@ def _read(path: Path) -> list[torch.Tensor]:
     damage = "its content has another SHA-256 than was written"
     try:
         with safe_open(path, "pt") as file:
-            there = [name for name in TENSORS if name in file.keys()]  # noqa: SIM118  it is no mapping
-            found = [file.get_tensor(name) for name in there]
-            if there in ([*TENSORS[:2]], [*TENSORS]) and (file.metadata() or {}).get("sha256") == _checksum(found):
+            found = [file.get_tensor(name) for name in TENSORS]
+            if (file.metadata() or {}).get("sha256") == _checksum(found):
                 return found
     except SafetensorError as error:
         damage = str(error)
