@@ -23,7 +23,6 @@ VERSION = 1  # of the kept values; to be raised if a search gives other bits
 
 @functools.cache
 def _software() -> dict[str, str]:
-    """Return the versions of the software on which the bits of a calibrated value depend."""
     return {name: version(name) for name in ("photonic-dfa", "dp-accounting", "numpy", "scipy")}
 
 
@@ -104,7 +103,8 @@ def _bracket(evaluate: Callable[[float], _Point], log_min: float, log_max: float
 def _interpolate(evaluate: Callable[[float], _Point], low: _Point, high: _Point) -> _Point:
     """Shrink a bracket by linear interpolation (regula falsi) until the ratio at `high` is accepted; return `high`."""
     while high.log_ratio < math.log(MIN_RATIO):
-        width, is_finite = high.log_value - low.log_value, low.log_ratio < math.inf
+        is_finite = low.log_ratio < math.inf
+        width = high.log_value - low.log_value
         if width <= (MIN_WIDTH if is_finite else MIN_WIDTH_BESIDE_INFINITY):
             break  # no value attains the target
         fraction = 0.5

@@ -42,7 +42,7 @@ def label_mu(config: TrialConfig) -> float:
 
 
 def _sensitivity(config: TrialConfig) -> float:
-    """Return the sensitivity of one participation of a record: 2 tau_B (the setting tau_f) times sqrt(releases)."""
+    """Return the sensitivity of one participation of a record; the setting tau_f is tau_B."""
     releases = 1 if config.parts.feedback.exact or config.joint_release else len(config.hidden) + 1
     return 2 * config.tau_f * math.sqrt(releases)
 

@@ -92,11 +92,12 @@ def audit_experiment(experiment: Experiment, number: int | None = None, data_fol
     first_by_settings: dict[TrialConfig, TrialConfig] = {}
     for trial in experiment.trials or experiment.possible:
         first_by_settings.setdefault(TrialConfig(trial.given, seed=0), trial)
-    trials = list(first_by_settings.values())
-    if number is not None and not 1 <= number <= len(trials):
-        raise ConfigError(f"--trial: must be at least 1 and at most the {len(trials)} of the experiment (seeds apart), "
-                          f"got {number}")
-    chosen = {place: trial for place, trial in enumerate(trials, start=1) if number in (None, place)}
+    chosen = dict(enumerate(first_by_settings.values(), start=1))
+    if number is not None:
+        if number not in chosen:
+            raise ConfigError(f"--trial: must be at least 1 and at most the {len(chosen)} of the experiment (seeds "
+                              f"apart), got {number}")
+        chosen = {number: chosen[number]}
     _check_steps(steps, chosen.values())
     for place, trial in chosen.items():  # all are checked before the first attack
         _, n_validation = trial.split_sizes
@@ -170,7 +171,7 @@ def _row_space_verdict(attack: RowSpaceAudit) -> str:
 
 
 def _release_findings(name: str, trial: TrialConfig) -> Iterator[Finding]:
-    """Yield measured and certified mu of one step (Gaussian DP) of a certified trial, on public synthetic inputs."""
+    """Yield mu (Gaussian DP) of one step of a certified trial, measured and certified, on public synthetic inputs."""
     if not is_certified(trial):
         if trial.parts.network.own:
             yield _skipped(name, "two neighbours, one step", "no noise, no guarantee")

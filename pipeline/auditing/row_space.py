@@ -91,17 +91,7 @@ def row_space_audit(config: TrialConfig, data: Dataset, layer: int = 1, steps: i
     before the step and the batch size, and tests the batch's records and all held-out ones. A convolution's update is
     no sum of outer products of activations, so it is refused.
     """
-    n_layers = len(config.layer_sizes) - 1
-    if not 1 <= layer <= n_layers:
-        raise ValueError(f"layer: must be at least 1 and at most {n_layers}, got {layer}")
-    if isinstance(config.layers[layer - 1], ConvShape):  # its update is no sum of outer products of activations
-        raise ValueError("layer: must be fully connected (the update of a convolution lies in the span of patches), "
-                         f"got {layer}")
-    _, n_validation = config.split_sizes
-    if not n_validation:
-        raise ValueError("validation_fraction: must be > 0, as the attack needs records that were held out, got 0.0")
-    if not 1 <= steps <= config.steps_per_epoch:
-        raise ValueError(f"steps: must be at least 1 and at most the {config.steps_per_epoch} of an epoch, got {steps}")
+    _check_attack(config, layer, steps)
     members, non_members = [], []
     with contextlib.closing(prepare(Pack((config,)), data, data.train_x.device)) as training:
         for indices in training.sampler.epoch()[:steps]:
@@ -115,6 +105,20 @@ def row_space_audit(config: TrialConfig, data: Dataset, layer: int = 1, steps: i
             members.append(residuals[: len(batch)])
             non_members.append(residuals[len(batch):])
     return RowSpaceAudit(np.concatenate(members), np.concatenate(non_members))
+
+
+def _check_attack(config: TrialConfig, layer: int, steps: int) -> None:
+    n_layers = len(config.layer_sizes) - 1
+    if not 1 <= layer <= n_layers:
+        raise ValueError(f"layer: must be at least 1 and at most {n_layers}, got {layer}")
+    if isinstance(config.layers[layer - 1], ConvShape):
+        raise ValueError("layer: must be fully connected (the update of a convolution lies in the span of patches), "
+                         f"got {layer}")
+    _, n_validation = config.split_sizes
+    if not n_validation:
+        raise ValueError("validation_fraction: must be > 0, as the attack needs records that were held out, got 0.0")
+    if not 1 <= steps <= config.steps_per_epoch:
+        raise ValueError(f"steps: must be at least 1 and at most the {config.steps_per_epoch} of an epoch, got {steps}")
 
 
 def _activations(training: Training, indices: torch.Tensor, layer: int) -> torch.Tensor:

@@ -88,7 +88,8 @@ class _OneStep:
         self._sigma = noise_deviation(config) / config.batch_size
         without_noise = TrialConfig(config.given, noise_multiplier=0.0, noise="research", private_metrics="")
         noiseless = make_mechanism(Pack((without_noise,)), net, cpu, matrices)
-        self._output, *means = (net.blank_parameters(1) for _ in range(3))
+        self._output = net.blank_parameters(1)
+        means = [net.blank_parameters(1) for _ in range(2)]  # by neighbour
         for j, mean in enumerate(means):  # the release without noise is the mean of the release with noise
             self._release(noiseless, j, mean)
         # Blocks of each release, the weights and biases of every layer; the first show the latest output.
@@ -112,8 +113,8 @@ class _OneStep:
                   for output, mean_0, mean_1 in zip(*self._blocks, strict=True)]
         if not self._has_layers:
             return [sum(ratios)]
-        released, *_ = self._blocks
-        energy = float(np.square(released[0][:, -1]).sum())  # in a column that only one neighbour reaches
+        first_layer = self._blocks[0][0]
+        energy = float(np.square(first_layer[:, -1]).sum())  # in a column that only one neighbour reaches
         return [sum(ratios), *ratios, energy]
 
 

@@ -87,7 +87,6 @@ def changed(content: Mapping[str, Any], changes: Mapping[str, Any], path: Path) 
 
 
 def _with_entry(content: Mapping[str, Any], field: str, value: Any) -> dict[str, Any]:
-    """Return a file's content with a new value of `name`, or of an entry such as `search.seed`."""
     *path, last = field.split(".")
     result = dict(content)
     part = result
@@ -189,7 +188,7 @@ def compose(place: str, given: Mapping[str, Any], preset: str, places: dict[str,
 
 
 def _cases(top: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield (prefix of its places, content) of every case; a file without cases is one, without settings of its own."""
+    """Yield (prefix of its places, content) of every case; a file without cases has one empty case."""
     if top.get("cases") is None:
         yield ("cases[0]." if "cases" in top else ""), {}
         return

@@ -102,7 +102,6 @@ def recommend(given: Mapping[str, Any]) -> Recommendation:
 
 
 def _epsilon(mechanism: type[Mechanism], given: Mapping[str, Any]) -> Any:
-    """Return the epsilon by which settings are chosen: the target that is given, or `WITHOUT_TARGET` with noise."""
     target = given.get(mechanism.target) if mechanism.target else None
     if mechanism.certified and not target and "noise_multiplier" in given:
         return WITHOUT_TARGET
@@ -133,7 +132,7 @@ def _settings(row: Mapping[str, Any], trial: Mapping[str, Any], method_name: str
 
 
 def _nearest(trial: Mapping[str, Any], method_name: str) -> list[str]:
-    """Return what the `MOST_NAMED` rows most like a trial are for, the most similar first."""
+    """Return in words what the `MOST_NAMED` rows most like a trial are for, the nearest first."""
     def likeness(row: Mapping[str, Any]) -> int:  # the mechanism counts most, as it decides what is private
         return (4 * (row["mechanism"] == trial["mechanism"]) + (method_name in row["methods"])
                 + sum(row[name] in (ANY, trial[name]) for name in ("dataset", "features")))

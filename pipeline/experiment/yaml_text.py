@@ -137,12 +137,15 @@ def located(path: Path, content: Any = None) -> Iterator[None]:
     try:
         yield
     except UserError as error:
-        ends = str(error).endswith("?")  # with a suggestion
-        origin = f"{' It stands' if ends else ','} at {error.at}" if error.at else ""
+        origin = ""
         if error.at == PRESET:
             origin = f"; give {error.field} in the file, in place of what the preset has"
-        line = getattr(error.at, "line", 0) or _line(content, error.at or str(error).partition(":")[0])
-        error.args = (f"{error}{origin} ({path}{f', line {line}' if line else ''})",)
+        elif error.at:
+            is_question = str(error).endswith("?")  # a suggestion
+            origin = f" It stands at {error.at}" if is_question else f", at {error.at}"
+        line = getattr(error.at, "line", 0) or _line(content, error.at or error.field)
+        place = f"{path}, line {line}" if line else path
+        error.args = (f"{error}{origin} ({place})",)
         raise error from None
 
 
@@ -150,8 +153,9 @@ def _line(content: Any, place: str) -> int:
     """Return the line of a place in a file's content, or of the innermost part that stands there; 0 for neither."""
     line = 0
     for name in re.split(r"\.|(?=\[)", place):
-        if name.strip("[]").isdigit() and isinstance(content, Items) and int(name[1:-1]) < len(content):
-            line, content = content.lines[int(name[1:-1])], content[int(name[1:-1])]
+        index = int(name[1:-1]) if re.fullmatch(r"\[[0-9]+\]", name) else -1
+        if isinstance(content, Items) and 0 <= index < len(content):
+            line, content = content.lines[index], content[index]
         elif isinstance(content, Mapping) and name in content:
             line = next(getattr(key, "line", 0) for key in content if key == name)
             content = content[name]

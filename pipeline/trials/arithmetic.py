@@ -55,6 +55,13 @@ class Integer(Arithmetic):
         for name in ("clipping_norm", "target_norm"):
             refuse(0 < getattr(trial, name) < LEAST_CLIPPING_NORM, name, f"must be at least {LEAST_CLIPPING_NORM:g} "
                    "with arithmetic 'integer', whose steps are fractions of it", f"{getattr(trial, name):g}")
+        self._check_sums(trial)
+        largest = steps.largest_noise(trial)
+        refuse(trial.noise_multiplier / trial.parts.mechanism.sensitivity_ratio(trial) > largest,
+               "noise_multiplier", f"must be at most {largest:.3g} with arithmetic 'integer', or the grid of the "
+               "noise is coarser than the contributions", trial.noise_multiplier)
+
+    def _check_sums(self, trial: Trial) -> None:
         sizes, max_terms = trial.layer_sizes, steps.MAX_TERMS
         refuse(trial.batch_size > max_terms // 2, "batch_size", f"must be at most {max_terms // 2} with arithmetic "
                "'integer', whose sums have 32 bits", trial.batch_size)
@@ -62,7 +69,3 @@ class Integer(Arithmetic):
                "'integer', whose sums have 32 bits", max(sizes))
         refuse(sizes[-1] > steps.MOST_CLASSES, "dataset", f"must have at most {steps.MOST_CLASSES} classes with "
                "arithmetic 'integer', as its softmax has sums of 53 bits", f"{sizes[-1]} in {trial.dataset}")
-        largest = steps.largest_noise(trial)
-        refuse(trial.noise_multiplier / trial.parts.mechanism.sensitivity_ratio(trial) > largest,
-               "noise_multiplier", f"must be at most {largest:.3g} with arithmetic 'integer', or the grid of the "
-               "noise is coarser than the contributions", trial.noise_multiplier)

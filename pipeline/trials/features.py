@@ -200,7 +200,6 @@ class Scattering(SquareImages):
 
 
 def _beside(name: str) -> Need:
-    """Return the condition that the map `name` stands beside patches."""
     return chosen("patch_beside", *(choice for choice, maps in BESIDE.items() if name in maps))
 
 

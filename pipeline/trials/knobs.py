@@ -60,6 +60,5 @@ def markdown() -> str:
 
 
 def _of(knob: Knob) -> str:
-    """Return which mechanisms have a knob, in words."""
     names = mechanisms_with(knob.setting)
     return "all" if len(names) == len(PARTS["mechanism"]) else ", ".join(names)

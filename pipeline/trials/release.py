@@ -88,12 +88,14 @@ class Secure(ReleaseSettings):
                "whose epsilon covers all that is logged", "'plain'")
         refuse(trial.parts.network.convolutional, "network", "the proof of noise 'secure' is of integers, which "
                "convolutions are not computed in", "'convnet'", "use 'mlp', or noise 'research'")
-        why_not = mechanism.not_integer
-        instead = f" with mechanism 'per_example' ({why_not})" if why_not else ""
+        instead = f" with mechanism 'per_example' ({mechanism.not_integer})" if mechanism.not_integer else ""
         rounded = mechanism.certified and not trial.exact and not trial.parts.network.own
         refuse(rounded, "arithmetic", f"must be 'integer' with noise 'secure' and mechanism '{trial.mechanism}', "
                "whose guarantee is of sums without rounding", f"'{trial.arithmetic}'",
                f"use that{instead}, or noise 'research'")
+        self._check_grid(trial)
+
+    def _check_grid(self, trial: Trial) -> None:
         for name in ("clipping_norm", "target_norm", "tau_e", "tau_h", "tau_f", "sigma"):
             value = getattr(trial, name)
             refuse(value and not 1 / LARGEST_BOUND <= value <= LARGEST_BOUND, name, f"must be at least "
@@ -102,6 +104,6 @@ class Secure(ReleaseSettings):
         n_weights = n_parameters(trial.layers)
         # Over C, here the largest contribution of a record; the noise's grid then rounds a sum by less than C/1024.
         largest_noise = 2.0**30 / math.sqrt(n_weights)
-        refuse(trial.noise_multiplier / mechanism.sensitivity_ratio(trial) > largest_noise,
+        refuse(trial.noise_multiplier / trial.parts.mechanism.sensitivity_ratio(trial) > largest_noise,
                "noise_multiplier", f"must be at most {largest_noise:.3g} with noise 'secure', whose grid would be too "
                f"coarse for {n_weights} weights", trial.noise_multiplier)
