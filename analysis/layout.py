@@ -8,8 +8,9 @@ settings of which the best is taken (`report: {best_of: [...]}`, or a search), t
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from itertools import combinations
+from itertools import combinations, compress
 from typing import Any, NamedTuple
 
 from pipeline.experiment.experiment import Experiment
@@ -80,11 +81,9 @@ def lines_of(trials: Sequence[TrialConfig], axes: Sequence[str], experiment: Exp
     for number in range(len(factors) + 1):
         for panels in combinations(factors, number):
             lines = tuple(name for name in factors if name not in panels)
-            per_panel: dict[Any, set[Any]] = {}
-            for line in combined:
-                place = tuple(value for name, value in zip(factors, line, strict=False) if name in panels)
-                per_panel.setdefault(place, set()).add(line)
-            fits = not lines or max(map(len, per_panel.values())) <= MOST_LINES
+            names_panel = [name in panels for name in factors]
+            per_panel = Counter(tuple(compress(line, names_panel)) for line in combined)  # numbers of lines
+            fits = not lines or max(per_panel.values()) <= MOST_LINES
             if "dataset" not in lines and fits and len(per_panel) <= MOST_PANELS:
                 return Layout(lines, panels, bound)
     return Layout(fault=_fault(trials, factors, f"{MOST_LINES} lines in each of {MOST_PANELS} panels"))
@@ -103,15 +102,17 @@ def _factors(trials: Sequence[TrialConfig], axes: Sequence[str], experiment: Exp
              ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return what trials of one algorithm differ in, beside axes, seed and `loose` settings; and what changes with it.
 
-    A factor that the others determine is one that changes with them, such as a setting of one network.
+    A factor that the others determine is among those that change with them, such as a setting of one network.
     """
     names = {*differing(trials, method)} - {ALGORITHM, *axes, *loose(experiment, axes)}
-    if names & {*NOISE}:
-        names = names - {*NOISE} | (set() if {*axes} & {*NOISE, AMOUNT} else {AMOUNT})
+    if names & {*NOISE}:  # one factor in place of its settings, unless it lies along an axis
+        names -= {*NOISE}
+        names |= set() if {*axes} & {*NOISE, AMOUNT} else {AMOUNT}
     kept: tuple[str, ...] = ()
     bound = [*companions(experiment, axes)]
-    for name in sorted(names, key=lambda name: (FIRST.index(name) if name in FIRST else len(FIRST), name)):
-        without, with_it = ({levels(trial, (ALGORITHM, *kept, *more)) for trial in trials} for more in ((), (name,)))
+    for name in [*(name for name in FIRST if name in names), *sorted(names - {*FIRST})]:
+        without = {levels(trial, (ALGORITHM, *kept)) for trial in trials}
+        with_it = {levels(trial, (ALGORITHM, *kept, name)) for trial in trials}
         if len(with_it) > len(without):
             kept += (name,)
         elif all(level(trial, name) is not None for trial in trials):

@@ -65,7 +65,8 @@ def annotate(drawn: bytes, names: Mapping[str, Artist]) -> bytes:
 
 def _marker_values(line: Line2D) -> list[str]:
     """Return the axis values of every drawn marker, as text: of every n-th point, if it lies within the figure."""
-    points, marker_interval = np.asarray(line.get_xydata()), line.get_markevery() or 1
+    points = np.asarray(line.get_xydata())
+    marker_interval = line.get_markevery() or 1
     pixels = line.get_transform().transform(points)
     is_drawn = np.isfinite(pixels).all(axis=1)
     if not isinstance(marker_interval, int):

@@ -58,11 +58,10 @@ class Evidence:
                     continue
                 tried.append(candidates)
                 on_no_frontier &= epsilon.isna()
-            rest = dataset_runs[on_no_frontier]
-            rest = rest[rest.reindex(columns=["test/accuracy"])["test/accuracy"].notna()]  # none without the column
+            accuracy = dataset_runs.reindex(columns=["test/accuracy"])["test/accuracy"]  # NaN without the column
+            rest = dataset_runs[on_no_frontier & accuracy.notna()]
             shown.append(rest.assign(algorithm=ask(rest, method), point=ask(rest, setting_key), kind=NO_FRONTIER,
-                                     epsilon=float("nan"), value=100 * rest.get("test/accuracy", 0.0), chosen="",
-                                     choices=1))
+                                     epsilon=float("nan"), value=100 * accuracy[rest.index], chosen="", choices=1))
         none_tried = runs[:0].assign(kind="", point="", epsilon=0.0)
         return cls(pd.concat(shown), pd.concat(tried) if tried else none_tried, experiment, refused)
 

@@ -71,17 +71,17 @@ def by(trials: Sequence[TrialConfig], name: str, experiment: Experiment) -> str:
     layout = layout_by(shown, axes, experiment)
     if layout.fault:
         return layout.fault
-    values: dict[Any, list[set[Any]]] = {}  # of each axis, by line
+    distinct = {axis: sorted({getattr(trial, axis) for trial in shown}) for axis in axes}
+    by_line: dict[Any, list[TrialConfig]] = {}  # of a heatmap, all together
     for trial in shown:
         line = levels(trial, ("algorithm", *layout.factors)) if len(axes) == 1 else ()
-        for of_axis, axis in zip(values.setdefault(line, [set() for _ in axes]), axes, strict=True):
-            of_axis.add(getattr(trial, axis))
-    if not any(all(len(of_axis) > 1 for of_axis in of_line) for of_line in values.values()):
-        distinct = {axis: sorted({getattr(trial, axis) for trial in shown}) for axis in axes}
+        by_line.setdefault(line, []).append(trial)
+    if not any(all(len({getattr(trial, axis) for trial in of_line}) > 1 for axis in axes)
+               for of_line in by_line.values()):
         found = [f"{axis} {', '.join(f'{value:.4g}' for value in seen) or 'none'}" for axis, seen in distinct.items()]
         alike = " that agree in all else" if len(axes) == 1 else ""
         return f"needs trials{alike} at two values or more of {' and of '.join(axes)}, got {' and '.join(found)}"
-    if len(axes) == 2 and len({levels(trial, axes) for trial in shown}) <= max(map(len, values[()])):
+    if len(axes) == 2 and len({levels(trial, axes) for trial in shown}) <= max(map(len, distinct.values())):
         return f"needs combinations of {' and '.join(axes)}, but of these trials one follows from the other"
     return without_choice(shown, lambda trial: levels(trial, ("algorithm", *layout.factors, *axes)))
 

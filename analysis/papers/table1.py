@@ -96,7 +96,6 @@ def caption(runs: pd.DataFrame, table: pd.DataFrame) -> str:
 
 
 def _notes(runs: pd.DataFrame, table: pd.DataFrame) -> list[str]:
-    """Return notes on intervals, diverged trials, learning rates and differences from the paper."""
     sentences = []
     if table["n"].max() > 1:
         some_without = "" if table["n"].min() > 1 else ", and none where n = 1"

@@ -130,7 +130,6 @@ def trials(experiment: Experiment, runs: pd.DataFrame, links: Sequence[str] = ()
 
 
 def _measured(runs: pd.DataFrame) -> Iterator[TrialColumn]:
-    """Yield the columns of accuracies and of each layer's alignment."""
     for name, heading in HEADINGS.items():
         if name in runs.columns:
             filter_names = (heading.removesuffix(" %").replace(" ", "_"), name)
@@ -160,13 +159,13 @@ def _epsilon_columns(runs: pd.DataFrame) -> Iterator[TrialColumn]:
 def _hidden(runs: pd.DataFrame, shown_settings: Sequence[str]) -> Iterator[TrialColumn]:
     """Yield hidden columns of the other settings that differ, and of all settings of the noise, for filters."""
     for name in (name for name in setting_names() if name not in shown_settings):
-        values, is_target = runs[name], name in NOISE.values()  # by the level of noise that a target sets
-        if name in NOISE:
+        values = runs[name]
+        if name in NOISE:  # a level of noise
             values = values.mask(runs[NOISE[name]] > 0)  # its target sets it
-        elif is_target:
+        elif name in NOISE.values():  # a target
             values = values.mask(values == 0)  # there is none
-        is_of_noise = (is_target or name in NOISE) and values.notna().any()
-        if is_of_noise or values.map(value_text).nunique() > 1:
+        is_noise = name in NOISE or name in NOISE.values()
+        if (is_noise and values.notna().any()) or values.map(value_text).nunique() > 1:
             yield _setting_column(name, values, shown=False)
 
 
@@ -240,8 +239,8 @@ def _trials_note(runs: pd.DataFrame, links: Sequence[str]) -> str:
         note += (" Of each kind of ε the smallest that an accountant gives, at the δ, relation and sampler of the "
                  "table of epsilons; different kinds guarantee different things and cannot be compared.")
     if any(links):
-        is_local = links[0].startswith("http://127.0.0.1:")
-        note += f" A trial's key leads to its run in MLflow{', while `photonic ui` runs on this machine' * is_local}."
+        local = ", while `photonic ui` runs on this machine" if links[0].startswith("http://127.0.0.1:") else ""
+        note += f" A trial's key leads to its run in MLflow{local}."
     return note
 
 
@@ -249,7 +248,7 @@ def _problems(experiment: Experiment, runs: pd.DataFrame, store: Reader) -> list
     """Return a sentence per diverged trial, with its last epoch; or one sentence that none diverged."""
     diverged = runs[runs["status"] == "diverged"]
     if diverged.empty:
-        return [f"None: {'the trial' if len(runs) == 1 else f'all {len(runs)} trials'} finished."]
+        return ["None: the trial finished." if len(runs) == 1 else f"None: all {len(runs)} trials finished."]
     sentences = []
     for row in diverged.to_dict("records"):
         last_epoch = max((epoch for epoch, _ in store.history(row["run_id"], CLOCK)), default=0)

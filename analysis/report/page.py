@@ -127,7 +127,7 @@ def render(page: Page) -> str:
         breaking=lambda text: Markup("_<wbr>").join(text.split("_")))  # lines may break after underscores
     palette = {name: to_hex(PALETTE[name]) for name in algorithm_labels()}
     # The usual name of each column of the table of trials, once.
-    filter_names = list(dict.fromkeys([*column.names, column.heading][0] for column in page.trials))
+    filter_names = list(dict.fromkeys(column.names[0] if column.names else column.heading for column in page.trials))
     return environment.get_template("page.html").render(
         page=page, styles=Markup(styles), script=Markup(script), script_digest=digest, palette=palette,
         labels=algorithm_labels(), is_table=lambda part: isinstance(part, Table), filter_names=filter_names)

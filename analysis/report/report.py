@@ -67,13 +67,13 @@ def write(experiment: Experiment, store: Store, out: Path | None = None, where: 
           files: Sequence[Path] = ()) -> Report:
     """Draw the exhibits of the experiment file (by default all that fit its trials), and log them to the parent run.
 
-    For an unfinished sweep it draws complete settings (`complete_part`), marks the exhibits, and writes
-    nothing to the store. Of a finished one the store gets the files, the epsilon of the choice, and the headline as its
-    description, if it can be written. The folder is `reports/<name>` by default. `where` is the name of a slice
-    (`experiment.sliced`), in a folder of its own; it reports no best trial, because choosing it would use the other
-    trials. `files` have further results of others.
+    For an unfinished sweep it draws complete settings (`complete_part`), marks the exhibits, and writes nothing to the
+    store. A store that can be written gets the files of a finished sweep, the epsilon of the choice, and the headline
+    as description. The folder is `reports/<name>` by default. `where` is the name of a slice (`experiment.sliced`), in
+    a folder of its own; it reports no best trial, because choosing it would use the other trials. `files` have further
+    results of others.
 
-    Refused are a sweep without a complete setting, a search or random stopping that is not complete (`MissingTrials`),
+    Refused are a sweep in which no trial has ended, a search or random stopping that is not complete (`MissingTrials`),
     files that no exhibit shows (`ReportError`) or that are no results, and another budget than the sweep began with
     (`ConfigError`).
     """
@@ -119,9 +119,9 @@ def complete_part(experiment: Experiment, ended: Collection[str],
                   missing: MissingTrials) -> tuple[Experiment, Progress]:
     """Return an unfinished experiment with the trials that can be compared and exhibits that fit them; its progress.
 
-    They are those of settings, all fields except the seed, whose trials have all ended; if there is none, as after a
-    seed was added to all, those that have ended. An experiment without one is refused, as `missing`, and so are a
-    search and random stopping, which publish only their best trial.
+    These are the trials of settings of which all seeds have ended. If no setting has, as after a seed was added to all,
+    they are all trials that have ended. Refused, as `missing`, are an experiment in which none has ended, and a search
+    and random stopping, which publish only their best trial.
     """
     if rule := experiment.plan.ends_with_best:
         raise MissingTrials(f"{missing}; {rule} publishes its best trial, which is not known before all have ended")
@@ -216,7 +216,6 @@ class _Drawing:
 
 
 def _contents(experiment: Experiment, runs: pd.DataFrame, exhibits: Sequence[Exhibit], where: str) -> dict[str, bytes]:
-    """Return the files of a report by name, without its page and manifest."""
     contents = {"runs.csv": to_csv(csv_of(runs)).encode()}
     contents |= {name: content for exhibit in exhibits for name, content in exhibit.files.items()}
     if text := others.as_csv(experiment.references):

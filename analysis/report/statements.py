@@ -108,8 +108,10 @@ def epsilons(runs: pd.DataFrame, choice: Choice | None = None) -> Table | None:
         for row in logged.sort_values(["guarantee", "relation", "sampler", "delta"]).itertuples():
             key = (kind, variant, row.guarantee, row.relation, row.sampler, f"{row.delta:g}")
             values.setdefault(key, []).append(row.value)
-    rows = [(kind, accountant.replace("_", " "), " to ".join(dict.fromkeys(short(end) for end in (min(of), max(of)))),
-             *rest, f"{len(of)}") for (kind, accountant, *rest), of in values.items()]
+    rows = []
+    for (kind, variant, *assumptions), of_row in values.items():
+        ends = dict.fromkeys((short(min(of_row)), short(max(of_row))))  # one, if they are equal
+        rows.append((kind, variant.replace("_", " "), " to ".join(ends), *assumptions, f"{len(of_row)}"))
     header = ("kind", "accountant or formula", "ε", "guarantee", "neighbouring relation", "sampler", "δ", "trials")
     return Table.of(header, rows, text_columns=(0, 1, 3, 4, 5)) if rows else None
 
@@ -128,6 +130,5 @@ def _epsilons(runs: pd.DataFrame) -> Sequence[str]:
 
 
 def _has(runs: pd.DataFrame, kind: str) -> pd.Series:
-    """Return whether each run has logged an epsilon of this kind."""
     columns = [name for name in _epsilons(runs) if name.split("/")[1] == kind]
     return runs[columns].notna().any(axis=1)

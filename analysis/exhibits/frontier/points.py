@@ -118,11 +118,11 @@ def frontiers(runs: pd.DataFrame, experiment: Experiment, metric: str = "accurac
     """
     frames = []
     for kind in kinds:
-        formulas = [""] if kind != "claimed" and tightest(runs, kind).notna().any() else []
         if kind == "claimed":
-            prefix = f"epsilon/{kind}/"
-            formulas = [name.removeprefix(prefix) for name in sorted(runs.columns)
-                        if name.startswith(prefix) and runs[name].notna().any()]
+            formulas = [name.removeprefix("epsilon/claimed/") for name in sorted(runs.columns)
+                        if name.startswith("epsilon/claimed/") and runs[name].notna().any()]
+        else:
+            formulas = [""] if tightest(runs, kind).notna().any() else []
         frames += [_by_factors(runs, kind, formula, metric, experiment) for formula in formulas]
     if not frames:
         names = " or ".join(f"epsilon/{kind}" for kind in kinds)
