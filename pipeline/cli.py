@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 # Exit codes: 0 done; 1 a trial or an exhibit failed or an audit exceeds its epsilon; 2 refused or impossible (one line
 # says why); 130 interrupted.
 REFUSED = 2
+MAKE_ROOM = "make room and run the same command again to go on"  # where a disk, a quota or memory is full
 WATCH_SECONDS = 5.0  # between two updates of `status --watch`
 
 
@@ -49,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.reconfigure(errors="replace")  # an encoding without ε, as on Windows, ends no command
     os.environ["MPLBACKEND"] = "Agg"  # figures are files, also where a notebook's backend is inherited
     try:
-        # Not by click's own `main`, whose exit codes of a closed output and an interruption are others.
+        # click's own `main` has other exit codes for a closed output and for an interruption.
         with photonic.make_context("photonic", list(sys.argv[1:] if arguments is None else arguments)) as context:
             return photonic.invoke(context)
     except click.UsageError as error:
@@ -63,26 +64,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("interrupted; run the same command again to go on", file=sys.stderr)
         return terminal.INTERRUPTED
-    except OSError as error:
-        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM)  # a disk, a quota, or memory
-        if is_of_users(error) or (not is_full and error.filename is None):
-            return _refused(error)
-        hint = "; make room and run the same command again to go on" if is_full else ""
-        print(f"error: {error}{hint}", file=sys.stderr)
-        return REFUSED
-    except MemoryError:
-        print("error: out of memory; make room and run the same command again to go on", file=sys.stderr)
-        return REFUSED
     except Exception as error:
-        return _refused(error)
+        print(f"error: {_error_text(error)}", file=sys.stderr)
+        return REFUSED
 
 
-def _refused(error: Exception) -> int:
-    """Print an error for people, or that users' code raised, in one line; raise any other, which is a fault of ours."""
-    if not isinstance(error, UserError) and not is_of_users(error):
-        raise error
-    print(f"error: {error if isinstance(error, UserError) else one_line(error)}", file=sys.stderr)
-    return REFUSED
+def _error_text(error: Exception) -> str:
+    """Return one line on an error of the input, of users' code or of this machine; raise any other, a fault of ours."""
+    if isinstance(error, MemoryError):
+        return f"out of memory; {MAKE_ROOM}"
+    if isinstance(error, UserError):
+        return str(error)
+    if is_of_users(error):
+        return one_line(error)
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM):
+        return f"{error}; {MAKE_ROOM}"
+    if isinstance(error, OSError) and error.filename is not None:
+        return str(error)
+    raise error
 
 
 @photonic.command()
@@ -142,23 +141,27 @@ def sweep(target: str, changes: tuple[str, ...], mlruns: Path, dry_run: bool, as
     if checkpoint_seconds is not None:
         resources = dataclasses.replace(experiment.resources, checkpoint_seconds=checkpoint_seconds)
         experiment = dataclasses.replace(experiment, resources=resources)
-    if dry_run:
-        from pipeline.sweep import dry_run as preview
 
-        plan = preview.preview(experiment, workers, mlruns)
-        return _print_lines([preview.as_json(plan)] if as_json else preview.as_lines(plan))
+    if dry_run:
+        from pipeline.sweep import dry_run as previews
+
+        preview = previews.preview(experiment, workers, mlruns)
+        return _print_lines([previews.as_json(preview)] if as_json else previews.as_lines(preview))
     if as_json:
         raise ConfigError("--json: is what --dry-run prints, got it without")
+
     from pipeline.sweep.cluster import is_of_jobs, read_address
 
-    if is_of_jobs(found := read_address(address)):
+    cluster = read_address(address)
+    if is_of_jobs(cluster):
         from pipeline.sweep.jobs import submit_and_follow
 
-        return submit_and_follow(experiment, found, mlruns=mlruns, data=data, private=private, workers=workers,
+        return submit_and_follow(experiment, cluster, mlruns=mlruns, data=data, private=private, workers=workers,
                                  lost=lost, detach=detach)
     if detach:
         raise ConfigError("--detach: must go with --address http://host:8265, which hands the sweep to a cluster, got "
-                          f"{found}")
+                          f"{cluster}")
+
     from pipeline.sweep.run import run_sweep
 
     with terminal.quick_interrupt():
@@ -167,7 +170,7 @@ def sweep(target: str, changes: tuple[str, ...], mlruns: Path, dry_run: bool, as
 
 
 def _reported(experiment: Experiment) -> Experiment:
-    """Return an experiment whose file lists exhibits that can show its trials; any other is refused."""
+    """Return the experiment, unless its file lists an exhibit that cannot show its trials, which is refused."""
     from analysis.catalogue import check
 
     check(experiment)
@@ -210,21 +213,25 @@ def status(target: str | None, changes: tuple[str, ...], mlruns: Path, private: 
         raise ConfigError(f"--set: changes what FILE says, got none with {' '.join(changes)}")
     experiment = find_experiment(target, _assignments("--set", changes), mlruns) if target else None
     store = Reader(root=mlruns)
-    words = [target, *(word for change in changes for word in ("--set", change))] if target else []
+    words = [target] if target else []
+    for change in changes:
+        words += ["--set", change]
 
     def print_states() -> bool:
         """Print the state of every sweep; return whether any sweep is running."""
-        refusals: list[str] = []
         if experiment:
             states = [sweep_status.read(store, experiment.name, experiment, words, private)]
+            refusals: list[str] = []
         else:
             states, refusals = sweep_status.read_all(store, private)
-        text = sweep_status.as_json(states) if as_json else sweep_status.as_text(states, refusals)
         if watch and sys.stdout.isatty():
             print("\x1b[2J\x1b[H", end="")  # terminal codes: erase everything, and move the cursor to the top left
-        print(text, flush=True)
-        for line in refusals if as_json else ():
-            print(line, file=sys.stderr)
+        if as_json:
+            print(sweep_status.as_json(states), flush=True)
+            for line in refusals:
+                print(line, file=sys.stderr)
+        else:
+            print(sweep_status.as_text(states, refusals), flush=True)
         return any(state.running for state in states)
 
     if not watch:
@@ -272,6 +279,7 @@ def report(target: str, other: str | None, changes: tuple[str, ...], mlruns: Pat
     experiment = _reported(find_experiment(target, _assignments("--set", changes), mlruns))
     store = Reader(root=mlruns)
     experiment = _with_suggestions(experiment, store)
+
     with written_as(FigureFiles(tuple(formats.split(",")), width, font, experiment.report.labels)):
         if other:
             for option, values in (("--set", changes), ("--where", where), ("--with", results)):
@@ -281,7 +289,8 @@ def report(target: str, other: str | None, changes: tuple[str, ...], mlruns: Pat
         else:
             experiment = sliced(experiment, _assignments("--where", where)) if where else experiment
             found = single.write(experiment, Store(root=mlruns, create=False), out, ",".join(where), results)
-    is_logged = not (other or found.notice or found.not_logged)  # no comparison, nor an unfinished sweep
+
+    is_logged = not (other or found.notice or found.not_logged)  # neither a comparison nor an unfinished sweep
     _print_lines(_report_lines(found, ", and logged to the sweep's MLflow run" if is_logged else ""))
     if not found.raised:
         return 0

@@ -26,10 +26,9 @@ LAST_LINE = "read -r line; echo 'killed, perhaps for lack of memory; run the sam
 
 
 class Command(click.Command):
-    """A command that takes an option's unambiguous beginning for it, and no option for the value of another."""
+    """A command that accepts an unambiguous beginning of an option, and refuses an option as the value of another."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Read the words after the command's name."""
         takes_value = {name: not parameter.is_flag for parameter in self.get_params(ctx)
                        if isinstance(parameter, click.Option) for name in parameter.opts}
         for n, word in enumerate(args):
@@ -58,7 +57,6 @@ class Commands(click.Group):
         return {name: command for name, command in self.commands.items() if not command.hidden}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names of the commands for people."""
         return list(self.shown)
 
     def resolve_command(self, ctx: click.Context,
@@ -136,10 +134,7 @@ def quick_interrupt() -> Iterator[None]:
         os._exit(INTERRUPTED)
 
     def interrupt(number: int, frame: FrameType | None) -> None:
-        """Stop the sweep at the first signal; end the process at a second one, or after `STOP_SECONDS`.
-
-        The arguments are those of every signal handler and are not used.
-        """
+        """Stop the sweep at the first signal; end the process at a second one, or after `STOP_SECONDS`."""
         for each in STOPS:
             signal.signal(each, lambda number, frame: end(f"by a second {STOPS[signal.Signals(number)]}"))
         os.write(STDERR, b"\nstopping: waiting for the workers to end and for the tracking store, %g s at most; Ctrl-C "

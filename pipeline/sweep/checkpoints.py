@@ -105,7 +105,7 @@ class Checkpoints:
                   released: Collection[str] = ()) -> list[Pack]:  # trial_keys with a name of their secret noise
         """Return packs that resume from their checkpoints, with their done trials; delete the files of all others.
 
-        A checkpoint is deleted if all of its trials are `done`, or if it cannot be used, as if one was `released`.
+        A checkpoint is deleted if all its trials are `done`, if one of them was `released`, or if it cannot be used.
         """
         by_key = {trial.trial_key: trial for trial in trials}
         packs = []

@@ -20,7 +20,8 @@ from pipeline.trials.promises import check_promises
 Bundle = Mapping[str, float]  # resource -> amount, in Ray's names: CPU, GPU, OPU
 NOT_RECORDED = "not recorded"  # replaces a plugin's digest, which may tell of records, if metrics are not plain
 
-ADVICE = {
+RESOURCES = ("CPU", "GPU", "OPU")
+ADVICE = {  # where no node offers enough
     "OPU": "lower resources.opu, start a node with --resources='{\"OPU\": 1}', or leave out the trials that take one",
     "GPU": "lower resources.gpu (0 trains on the CPU), or start a node with a GPU",
     "CPU": "lower resources.cpu, or offer more cores",
@@ -43,22 +44,23 @@ def bundle(resources: Resources, needs_opu: bool) -> dict[str, float]:
     return {name: amount for name, amount in amounts.items() if amount}
 
 
-def fits(node: Bundle, asked: Bundle) -> bool:
-    """Whether a node with `node` in total can run a pack that needs `asked`."""
-    return all(node.get(name, 0) >= amount for name, amount in asked.items())
+def fits(node: Bundle, needed: Bundle) -> bool:
+    """Whether a node with `node` in total can run a pack that needs `needed`."""
+    return all(node.get(name, 0) >= amount for name, amount in needed.items())
 
 
 def check_resources(trials: Iterable[TrialConfig], resources: Resources, nodes: Sequence[Bundle]) -> None:
-    """Check that some node offers the resources of each kind of pack."""
-    algorithms = {trial.needs_opu: trial.algorithm for trial in trials}  # one for each kind of pack, for the message
-    for needs_opu, algorithm in sorted(algorithms.items()):
-        asked = bundle(resources, needs_opu)
-        if any(fits(node, asked) for node in nodes):
+    """Check that some node offers the resources of a pack, for packs with and without an OPU."""
+    examples = {trial.needs_opu: trial.algorithm for trial in trials}  # the last trial of each kind is the example
+    for needs_opu, algorithm in sorted(examples.items()):
+        needed = bundle(resources, needs_opu)
+        if any(fits(node, needed) for node in nodes):
             continue
-        lacking = [name for name, amount in asked.items() if all(node.get(name, 0) < amount for node in nodes)]
+        lacking = [name for name, amount in needed.items() if all(node.get(name, 0) < amount for node in nodes)]
         advice = "; ".join(ADVICE[name] for name in lacking) or "start a node that offers all of it at once"
-        raise ResourceError(f"resources: no node offers {_text(lacking or asked, asked)} for {algorithm}; the nodes "
-                            f"offer {' and '.join(_text(ADVICE, node) for node in nodes) or 'nothing'}; {advice}")
+        offered = " and ".join(_text(RESOURCES, node) for node in nodes) or "nothing"
+        raise ResourceError(f"resources: no node offers {_text(lacking or needed, needed)} for {algorithm}; the nodes "
+                            f"offer {offered}; {advice}")
 
 
 def _text(names: Iterable[str], amounts: Bundle) -> str:

@@ -25,7 +25,7 @@ from ray.exceptions import AuthenticationError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from pipeline.package import JOB, ROOT
-from pipeline.sweep.checks import ADVICE, ResourceError, bundle, check_machine, check_resources, fits, local_offer
+from pipeline.sweep.checks import RESOURCES, ResourceError, bundle, check_machine, check_resources, fits, local_offer
 from pipeline.sweep.nodes import Watch, alive, called, check_address, ended, others
 from pipeline.sweep.prepare import Sweep
 from pipeline.sweep.sealed import SealedFile, found
@@ -50,8 +50,8 @@ LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # 0: Ray listens on 127.0.0.1 on
 def prepare_nodes(sweep: Sweep, local: bool, watch: Watch) -> None:
     """Prepare every node for the packs that it may get: see `pipeline.sweep.worker.prepare_node`.
 
-    With `local` this process's own node is prepared already, by `running_ray`. If a node is lost meanwhile,
-    the sweep continues when the other nodes are enough. An error names the node.
+    With `local` this process's own node is prepared already, by `running_ray`. If a node is lost meanwhile, the others
+    must offer enough resources. An error names the node.
     """
     trials, resources = sweep.possible, sweep.experiment.resources
     own_node = ray.get_runtime_context().get_node_id() if local else ""
@@ -70,8 +70,7 @@ def prepare_nodes(sweep: Sweep, local: bool, watch: Watch) -> None:
                 ray.get(task)
                 continue
         except RayError as error:
-            is_alive = node_id in {node["NodeID"] for node in alive()}
-            if is_alive:  # preparation failed, not the node
+            if any(node["NodeID"] == node_id for node in alive()):  # preparation failed, not the node
                 raise ResourceError(f"node {names[node_id]}: {_reason(error)}; every node needs this project's "
                                     "dependencies, and its data sets by PHOTONIC_DATA of the node, --data or a "
                                     "download") from None
@@ -80,9 +79,9 @@ def prepare_nodes(sweep: Sweep, local: bool, watch: Watch) -> None:
 
 
 def sealed_elsewhere(folder: Path, watch: Watch) -> Iterator[tuple[list[SealedFile], Callable[..., Any]]]:
-    """Yield the sealed results in this folder on every other node, with a function that calls others there.
+    """Yield for every other node its sealed results in this folder, and a function that calls another on that node.
 
-    A node that cannot be asked is left out, as if it were no part of the cluster: what was named there waits.
+    A node that cannot be asked is left out, as if it were no part of the cluster: its trials wait for their results.
     """
     nodes = others()
     tasks = {node_id: task_on(node_id, found, folder) for node_id in nodes}
@@ -132,11 +131,11 @@ def node_resources() -> list[dict[str, float]]:
 def in_use() -> dict[str, Any]:
     """Return the resources of the cluster as `in_use`, name -> [used, total], and the totals of its `nodes` by name."""
     totals, free = ray.cluster_resources(), ray.available_resources()
-    names = [name for name in reversed(ADVICE) if totals.get(name)]  # ADVICE: by name of a resource
+    names = [name for name in RESOURCES if totals.get(name)]
+    used = {name: [round(totals[name] - free.get(name, 0.0), 3), totals[name]] for name in names}
     nodes = [{"node": node["NodeName"]} | {name: node["Resources"][name] for name in names if name in node["Resources"]}
              for node in alive()[:MOST_NODES]]
-    return {"in_use": {name: [round(totals[name] - free.get(name, 0.0), 3), totals[name]] for name in names},
-            "nodes": nodes}
+    return {"in_use": used, "nodes": nodes}
 
 
 class RayMessages:
@@ -167,9 +166,9 @@ class RayMessages:
 
 
 def read_address(given: str | None) -> str:
-    """Return the address of a Ray cluster, by default that of RAY_ADDRESS, else `local`; refuse one that is none.
+    """Return the address of a Ray cluster, by default that of RAY_ADDRESS, else `local`; refuse any other text.
 
-    With `auto` RAY_ADDRESS comes first, as for Ray itself.
+    RAY_ADDRESS is used in place of `auto`, as by Ray itself.
     """
     address = (given or "").strip()
     if address in ("", "auto"):
@@ -204,9 +203,9 @@ def running_ray(sweep: Sweep, address: str, workers: int | None,  # address: `lo
                 prepare: Callable[[], object]) -> Iterator[Watch]:
     """Provide Ray within the context, with a watch of its nodes.
 
-    It is the caller's Ray, a cluster's, or a Ray that is started for this sweep, with `workers` cores, and then
-    stopped; what its workers print lies in a folder for this user alone. Unless it is the caller's, its messages go to
-    a log. `prepare` prepares this machine, before Ray is started; on a cluster it is not called.
+    It is the caller's Ray, a cluster's, or a Ray that is started for this sweep with `workers` cores, and then stopped;
+    only this user can read what its workers print. Except for the caller's Ray, Ray's messages go to a log. `prepare`
+    prepares this machine before Ray is started; on a cluster it is not called.
     """
     progress, clock = sweep.progress, sweep.clock
     if workers is not None and (address != "local" or ray.is_initialized()):
@@ -214,8 +213,7 @@ def running_ray(sweep: Sweep, address: str, workers: int | None,  # address: `lo
     if ray.is_initialized():
         if address == "local":
             prepare()
-        with Watch(others, progress.say, clock) as watch:
-            watch.ray_of = "caller"
+        with Watch(others, progress.say, clock, "caller") as watch:
             yield watch
         return
     handler = signal.getsignal(signal.SIGTERM)
@@ -229,8 +227,7 @@ def running_ray(sweep: Sweep, address: str, workers: int | None,  # address: `lo
         at_end.callback(ray.shutdown)
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, handler)  # Ray has put its own there, which aborts with a stack trace
-        with Watch(others, progress.say, clock) as watch:
-            watch.ray_of = "sweep" if address == "local" else "cluster"
+        with Watch(others, progress.say, clock, "sweep" if address == "local" else "cluster") as watch:
             yield watch
 
 

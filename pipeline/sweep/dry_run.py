@@ -47,40 +47,44 @@ class DryRun:
 
 
 def preview(experiment: Experiment, workers: int | None, root: Path | None = Path("mlruns")) -> DryRun:
-    """Return what a sweep would do on this machine with the trials of a grid that are not done in the store at `root`.
+    """Return what a sweep would do on this machine; without a store (`root` is None) every trial counts as new.
 
-    None asks no store.
+    A search is shown with random trials of its space, as its own depend on scores.
     """
     until = time.process_time() + CPU_SECONDS
-    experiment, runs, exhausted = _begun(experiment, root) if root else (experiment, [], "")
-    done = set() if experiment.plan.asks else {*done_of(runs)} & {trial.trial_key for trial in experiment.trials}
-    possible = [trial for trial in experiment.possible if trial.trial_key not in done]
-    check_trials(experiment, possible, possible)
-    experiment = with_trials(experiment, ()) if exhausted else _with_drawn_trials(experiment)
-    new, others, taken_over = [trial for trial in experiment.trials if trial.trial_key not in done], {}, ""
-    if experiment.reuse and root:
-        from pipeline.sweep.ledger import elsewhere  # imported here, too
-        from pipeline.tracking.reader import Reader
+    begun, runs, exhausted = _begun(experiment, root) if root else (experiment, [], "")
+    done = set() if begun.plan.asks else {*done_of(runs)} & {trial.trial_key for trial in begun.trials}
+    possible = [trial for trial in begun.possible if trial.trial_key not in done]
+    check_trials(begun, possible, possible)
 
-        others = elsewhere(experiment, Reader(root=root))
-        taken_over = reused_text(others[trial.trial_key] for trial in new if trial.trial_key in others)
-    missing = [trial for trial in new if trial.trial_key not in others]
-    requested, offer = experiment.resources, {**local_offer(workers), "GPU": torch.cuda.device_count()}
-    check_machine(missing, requested, offer)
+    shown = with_trials(begun, ()) if exhausted else _with_drawn_trials(begun)
+    to_train, taken_over = _to_train(shown, done, root)
+    requested = shown.resources
+    offer = {**local_offer(workers), "GPU": torch.cuda.device_count()}
+    check_machine(to_train, requested, offer)
+
     at_once = slots(requested, offer)
-    packs = plan(missing, requested, at_once)
-    found = Estimate(0.0)
-    if packs:
-        found = estimate(packs, at_once, opus=1, threads=max(1, int(requested.cpu)),
-                         device="cuda" if requested.gpu else "cpu", until=until)
-    return DryRun(experiment, found, at_once, tuple(packs), len(done), taken_over, exhausted)
+    packs = plan(to_train, requested, at_once)
+    estimated = estimate(packs, at_once, opus=1, threads=max(1, int(requested.cpu)),
+                         device="cuda" if requested.gpu else "cpu", until=until) if packs else Estimate(0.0)
+    return DryRun(shown, estimated, at_once, tuple(packs), len(done), taken_over, exhausted)
+
+
+def _to_train(experiment: Experiment, done: set[str], root: Path | None) -> tuple[list[TrialConfig], str]:
+    """Return the trials that are neither done nor taken over, and `DryRun.taken_over`."""
+    new = [trial for trial in experiment.trials if trial.trial_key not in done]
+    if not (experiment.reuse and root):
+        return new, ""
+    from pipeline.sweep.ledger import elsewhere  # imported here: MLflow takes a second
+    from pipeline.tracking.reader import Reader
+
+    others = elsewhere(experiment, Reader(root=root))
+    taken_over = reused_text(others[trial.trial_key] for trial in new if trial.trial_key in others)
+    return [trial for trial in new if trial.trial_key not in others], taken_over
 
 
 def _begun(experiment: Experiment, root: Path) -> tuple[Experiment, list[TrackedRun], str]:
-    """Return (experiment with its past, runs, exhausted) from the store; a spent budget of the sweep is refused.
-
-    `exhausted` says why no further trial of a search fits its budget; empty if one fits.
-    """
+    """Return (experiment with its past, its runs, `DryRun.exhausted`) from the store; refuse an overspent budget."""
     from pipeline.sweep.ledger import filter_of  # imported here: MLflow takes a second
     from pipeline.tracking.backend import NoStore
     from pipeline.tracking.reader import Reader
@@ -90,17 +94,18 @@ def _begun(experiment: Experiment, root: Path) -> tuple[Experiment, list[Tracked
     except NoStore:
         return experiment, [], ""
     store.find(experiment.name)
-    filter_of(experiment.plan, store)
-    runs, exhausted = store.runs() if store.has_begun else [], ""
-    if store.has_begun:
-        experiment = dataclasses.replace(experiment, past=store.past(experiment, runs))
-    if runs and experiment.plan.asks and experiment.plan.budget:
-        from pipeline.sweep.rounds import Rounds  # imported here: Ray takes seconds
+    filter_of(experiment.plan, store)  # refuses
+    if not store.has_begun:
+        return experiment, [], ""
+    runs = store.runs()
+    experiment = dataclasses.replace(experiment, past=store.past(experiment, runs))
+    if not (runs and experiment.plan.asks and experiment.plan.budget):
+        return experiment, runs, ""
+    from pipeline.sweep.rounds import Rounds  # imported here: Ray takes seconds
 
-        rounds = Rounds(experiment.plan, store)
-        rounds.next(runs)
-        exhausted = "" if rounds.trials else nothing_fits(len(rounds.suggestions), len(runs))
-    return experiment, runs, exhausted
+    rounds = Rounds(experiment.plan, store)
+    rounds.next(runs)
+    return experiment, runs, "" if rounds.trials else nothing_fits(len(rounds.suggestions), len(runs))
 
 
 def _with_drawn_trials(experiment: Experiment) -> Experiment:
@@ -122,7 +127,8 @@ def _with_drawn_trials(experiment: Experiment) -> Experiment:
 
 def as_json(run: DryRun) -> str:
     """Return a dry run as JSON for scripts: every pack (trials that are trained together) with its trials."""
-    experiment, varied = run.experiment, _varied(run.experiment)
+    experiment = run.experiment
+    varied = _varied(experiment)
     packs = []
     for pack in run.packs:
         trials = [{"trial_key": trial.trial_key, **_varied_settings(trial, varied)} for trial in pack.trials]
@@ -141,15 +147,18 @@ def as_json(run: DryRun) -> str:
 
 def as_lines(run: DryRun) -> Iterator[str]:
     """Yield a dry run as lines for people: the estimated time, the packs, remarks, and the privacy cost."""
-    experiment, varied = run.experiment, _varied(run.experiment)
+    experiment = run.experiment
+    varied = _varied(experiment)
     yield (f"{experiment.name}: {duration(run.seconds)} on this machine if it does nothing else (an estimate); data "
            "sets were not looked for")
     if run.exhausted:
         yield f"nothing to do: {run.exhausted}"
-    trials, new = counted(len(experiment.trials), "trial"), sum(len(pack.trials) for pack in run.packs)
+    trials = counted(len(experiment.trials), "trial")
+    new = sum(len(pack.trials) for pack in run.packs)
     taken = len(experiment.trials) - run.done - new
     if run.done or taken:
-        trials += f", {run.done} done{f', {taken} taken over' if taken else ''} and {new} new,"
+        taken_text = f", {taken} taken over" if taken else ""
+        trials += f", {run.done} done{taken_text} and {new} new,"
     yield f"{trials} in {counted(len(run.packs), 'pack')}, {counted(run.at_once, 'pack')} at a time"
     yield from aligned(_pack_rows(run, varied))
     yield from _guesses(run, varied)

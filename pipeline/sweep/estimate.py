@@ -14,7 +14,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,11 +68,13 @@ class Pace:
 
     def seconds(self, trial: TrialConfig) -> float:
         """Return the seconds of a pack with these settings, without its inputs and its epsilons."""
-        spec, (_, n_validation) = trial.parts.data.spec, trial.split_sizes
-        n_followed = spec.n_test if not n_validation else 0 if trial.disclosure == "withheld" else n_validation
-        epoch = (trial.steps_per_epoch * self.step + n_followed * self.evaluation
+        n_test, n_validation = trial.parts.data.spec.n_test, trial.split_sizes[1]
+        n_evaluated = n_validation or n_test  # after each epoch
+        if n_validation and trial.disclosure == "withheld":
+            n_evaluated = 0
+        epoch = (trial.steps_per_epoch * self.step + n_evaluated * self.evaluation
                  + min(trial.alignment_batches, trial.steps_per_epoch) * self.measurement)
-        return self.prepare + trial.epochs * epoch + spec.n_test * self.evaluation
+        return self.prepare + trial.epochs * epoch + n_test * self.evaluation
 
     def times(self, factor: float) -> Pace:
         return Pace(*(factor * seconds for seconds in vars(self).values()))
@@ -85,12 +87,14 @@ def estimate(packs: Sequence[Pack], workers: int, opus: int, threads: int, devic
     """
     torch.set_num_threads(threads)
     paces, sources = _paces(packs, torch.device(device), until)
-    busy, opu_seconds = [0.0] * workers, 0.0  # seconds of each worker, and of all packs that need an OPU
+    busy = [0.0] * workers  # seconds of each worker
+    opu_seconds = 0.0  # of all packs that need an OPU
     known: list[set[object]] = [set() for _ in busy]  # inputs and epsilons that a worker has computed
     for pack in packs:
-        worker, pace = busy.index(min(busy)), paces[_kind(pack)]  # the first worker that is free takes it
-        told = REPORT + STORE * len(pack.trials)
-        pack_seconds = pace.seconds(pack.shared) + pack.shared.epochs * told * _process_seconds()
+        worker = busy.index(min(busy))  # the first that is free
+        pace = paces[_kind(pack)]
+        tracking = pack.shared.epochs * (REPORT + STORE * len(pack.trials)) * _process_seconds()
+        pack_seconds = pace.seconds(pack.shared) + tracking
         for key, seconds in _computed_once(pack, pace).items():
             pack_seconds += 0.0 if key in known[worker] else seconds
             known[worker].add(key)
@@ -116,27 +120,28 @@ def _computed_once(pack: Pack, pace: Pace) -> dict[object, float]:
 
 def _paces(packs: Sequence[Pack], device: torch.device,
            until: float) -> tuple[dict[str, Pace], list[tuple[Pack, Pack]]]:
-    """Return the pace of each kind; and for each kind that was not timed, the timed one from which its pace follows.
-
-    Kinds with the most work are timed first.
-    """
+    """Time kinds of packs, those with the most work first; return the pace of each kind, and `Estimate.guessed`."""
     work: dict[str, float] = {}
     examples: dict[str, Pack] = {}
     for pack in packs:
         kind = _kind(pack)
         work[kind] = work.get(kind, 0.0) + cost(pack)
         examples.setdefault(kind, pack)
+
     paces: dict[str, Pace] = {}
+    timed: list[str] = []  # kinds
     guessed: list[tuple[Pack, Pack]] = []
     for kind in sorted(work, key=lambda kind: -work[kind]):
         pack = examples[kind]
-        if not paces or time.process_time() < until:
+        if not timed or time.process_time() < until:
             paces[kind] = _pace(pack, device)
-        else:
-            guessed.append((pack, examples[_most_similar(kind, paces.keys() - {_kind(g) for g, _ in guessed})]))
-            source = guessed[-1][1]
-            factor = cost(pack) / pack.shared.epochs / (cost(source) / source.shared.epochs)
-            paces[kind] = paces[_kind(source)].times(factor)
+            timed.append(kind)
+            continue
+        source_kind = _most_similar(kind, timed)
+        source = examples[source_kind]
+        factor = cost(pack) / pack.shared.epochs / (cost(source) / source.shared.epochs)
+        paces[kind] = paces[source_kind].times(factor)
+        guessed.append((pack, source))
     return paces, guessed
 
 
@@ -147,9 +152,9 @@ def _kind(pack: Pack) -> str:
     return json.dumps([len(pack.trials), pack.shared.layer_sizes, settings], default=str)
 
 
-def _most_similar(kind: str, others: Iterable[str]) -> str:
-    settings = {*map(str, json.loads(kind)[2].items())}
-    return max(sorted(others), key=lambda other: len(settings & {*map(str, json.loads(other)[2].items())}))
+def _most_similar(kind: str, others: Sequence[str]) -> str:
+    settings = {each: {*map(str, json.loads(each)[2].items())} for each in (kind, *others)}
+    return max(sorted(others), key=lambda other: len(settings[kind] & settings[other]))
 
 
 @functools.cache
@@ -169,9 +174,10 @@ def _pace(pack: Pack, device: torch.device) -> Pace:
     pack = Pack(tuple(TrialConfig(trial.given, **changes) for trial in pack.trials)) if changes else pack
     for trial in pack.trials:
         with_noise(trial)  # kept on disk, which a worker reads
-    shared, data = pack.shared, _made_up(pack.shared, device)
+    shared = pack.shared
+    data = _made_up(shared, device)
     n = len(data.test_y)
-    if not shared.parts.network.own:  # what a process does once
+    if not shared.parts.network.own:  # a first time, for what a process does once
         prepare(pack, data, device).close()
     began = _now(device)
     with contextlib.closing(prepare(pack, data, device)) as training:
@@ -195,7 +201,7 @@ def _step_seconds(training: Training, n: int, device: torch.device) -> tuple[flo
 
     A batch that takes long is timed by a part of it; `n` is the number of records that there are.
     """
-    pack, unit = training.pack, 0
+    pack = training.pack
     bytes_each = 1 if pack.shared.exact and not is_fine(pack.shared) else FLOAT_BYTES
     most = BATCH_BYTES // (bytes_each * len(pack.trials) * max(pack.shared.layer_sizes))  # records
     training.sampler.steps = 1
@@ -207,11 +213,9 @@ def _step_seconds(training: Training, n: int, device: torch.device) -> tuple[flo
         return _seconds(training.sampler.epoch, device)
 
     drawing = _line(draw, 1, 4, pack.shared.steps_per_epoch)
-    size = batch.shape[1]
-    chunk = getattr(training.net, "chunk", 0)  # of a user's network
-    if chunk:
-        size, unit = pack.shared.batch_size, chunk
-    unit = unit or max(1, min(size // BATCH_PARTS, most))
+    chunk = getattr(training.net, "chunk", 0)  # records at once, of a user's network
+    size = pack.shared.batch_size if chunk else batch.shape[1]
+    unit = chunk or max(1, min(size // BATCH_PARTS, most))  # records of the smallest timed batch
 
     def step_of(units: int, measure: bool = False) -> float:
         return _seconds(lambda: training.step(batch[:, :units * unit], measure), device)
@@ -219,7 +223,7 @@ def _step_seconds(training: Training, n: int, device: torch.device) -> tuple[flo
     first = step_of(1)
     units = math.ceil(size / unit)
     timed = max(1, min(units, most // unit, int(CALL_SECONDS / first)))
-    step = _line(lambda units: first if units == 1 else step_of(units), 1, timed, units)
+    step = _line(lambda n_units: first if n_units == 1 else step_of(n_units), 1, timed, units)
     measurement = 0.0
     if chunk:
         measurement = OWN_MEASUREMENT * step
@@ -247,7 +251,7 @@ def _now(device: torch.device) -> float:
 
 
 def _seconds(call: Callable[[], object], device: torch.device) -> float:
-    """Return the least seconds of some calls: the first call loads code, and others may wait for other programs."""
+    """Return the least seconds of several calls: the first one loads code, and any may wait for other programs."""
     times: list[float] = []
     while len(times) < 2 or (sum(times) < CALL_SECONDS and len(times) < MOST_CALLS):
         began = _now(device)

@@ -27,7 +27,8 @@ DEFAULT_EPSILONS = (1, 3, 8)
 EPSILONS = (0.01, 1000)  # range of the targets
 PRIVATE = {"records": "per_example", "labels": "photonic", "nothing": "none"}  # private part -> mechanism
 # Sets of algorithms by private part, the most informative first. The first set that fits the time is used.
-SETS = {"records": (("bp", "dfa", "tdfa", "pdfa"), ("bp", "dfa"), ("dfa",)), "labels": (("pdfa",),)}
+FOR_ALL = (("bp", "dfa", "tdfa", "pdfa"), ("bp", "dfa"), ("dfa",))
+SETS = {"records": FOR_ALL, "labels": (("pdfa",),), "nothing": FOR_ALL}
 MEANING = {
     "records": "features and label are private: contributions are clipped, their sum gets noise",
     "labels": "labels are private, features public: the noise of the optical projection hides labels",
@@ -89,7 +90,7 @@ def read_answers(given: Mapping[str, Any], ask: Callable[[str], str]) -> Answers
     default = Answers()
     found: dict[str, Any] = {}
     questions = {"dataset": f"Data set ({', '.join(DATASETS)})", "features": "Features (pixels, or a public map: "
-                 f"{', '.join(name for name in computed())})",
+                 f"{', '.join(computed())})",
                  "private": f"What is private ({', '.join(PRIVATE)})", "epsilons": "Epsilons",
                  "minutes": "Minutes of training at most"}
     for name, question in questions.items():
@@ -103,7 +104,6 @@ def read_answers(given: Mapping[str, Any], ask: Callable[[str], str]) -> Answers
 
 
 def _read(name: str, value: Any) -> Any:
-    """Return an answer of the user as a value of its field's type."""
     if name not in ("epsilons", "minutes") or not isinstance(value, str):
         return value
     try:
@@ -170,7 +170,8 @@ def write(path: Path, answers: Answers) -> Iterator[str]:
     yield (f"{path}: {counted(len(experiment.trials), 'trial')}, {duration(seconds)} on this machine (an estimate; "
            f"{answers.minutes:g} min at most were asked for)")
     compared = {trial.algorithm for trial in experiment.trials}
-    if left_out := [name for name in sets(answers)[0] if name not in compared]:
+    left_out = [name for name in SETS[answers.private][0] if name not in compared]
+    if left_out:
         yield f"left out for time: {', '.join(left_out)}; with more `--minutes` they are compared too"
     if seconds > 60 * answers.minutes:
         yield "longer than asked for: remove epsilons, or sweep with `--workers N` on more cores"
@@ -183,9 +184,7 @@ def write(path: Path, answers: Answers) -> Iterator[str]:
     yield f"train:    `photonic sweep {quoted}`, then `photonic report {quoted}`"
 
 
-def sets(answers: Answers) -> Sequence[Sequence[str]]:
-    """Return the sets of algorithms that may be compared."""
-    return SETS.get(answers.private, SETS["records"])
+
 
 
 def fitting(path: Path, answers: Answers) -> tuple[Experiment, float]:
@@ -197,10 +196,11 @@ def fitting(path: Path, answers: Answers) -> tuple[Experiment, float]:
             raise ConfigError(f"{str(error).rpartition(' (')[0]}; nothing was written, other answers may do") from None
         return experiment, preview(experiment, None, root=None).seconds
 
-    *more, fewest = sets(answers)
+    *more, fewest = SETS[answers.private]
     for algorithms in more:
-        if (found := estimated(algorithms))[1] <= 60 * answers.minutes:
-            return found
+        experiment, seconds = estimated(algorithms)
+        if seconds <= 60 * answers.minutes:
+            return experiment, seconds
     return estimated(fewest)
 
 

@@ -101,9 +101,10 @@ def submit_and_follow(experiment: Experiment, address: str, *, mlruns: Path, dat
     """
     _check(experiment, workers)
     logging.disable(logging.INFO)  # Ray's client says what it uploads
-    order = Order(experiment.name, experiment.text, {name: LOADED[name] for name in experiment.plugins},
-                  experiment.resources.checkpoint_seconds, git_commit(), str(mlruns), str(data or ""),
-                  str(private or ""), lost)
+    order = Order(name=experiment.name, text=experiment.text, commit=git_commit(), lost=lost,
+                  plugins={name: LOADED[name] for name in experiment.plugins},
+                  checkpoint_seconds=experiment.resources.checkpoint_seconds,
+                  mlruns=str(mlruns), data=str(data or ""), private=str(private or ""))
     store = _public_store()
     marks = {"sweep": order.name, "store": store, "digest": order.digest}
     head = Head(address)
@@ -134,11 +135,14 @@ def _check(experiment: Experiment, workers: int | None) -> None:
         refuse(trial.feature_file and trial.feature_file not in text, "feature_file",
                "must be an absolute path, which every node has, as no data travels with a job", trial.feature_file)
     for name in {trial.dataset for trial in experiment.possible}:
-        if not isinstance(spec := DATASETS[name].spec, TableSpec):
+        spec = DATASETS[name].spec
+        if not isinstance(spec, TableSpec):
             continue
         declared = "".join((experiment.folder / plugin).read_text(encoding="utf-8") for plugin in experiment.plugins
                            if plugin.endswith(".yaml"))
-        files = {"data_file": spec.file, **({"test.file": spec.test[1]} if spec.test[0] == "file" else {})}
+        files: dict[str, object] = {"data_file": spec.file}
+        if spec.test[0] == "file":
+            files["test.file"] = spec.test[1]
         for entry, path in files.items():
             refuse(str(path) not in declared, entry, f"must be an absolute path in the declaration of {name}, which "
                    "every node has, as no data travels with a job", str(path))
@@ -191,7 +195,7 @@ class Head:
             os.environ.update(hidden)
 
     def ask(self, question: Callable[[], Answer]) -> Answer:
-        """Return the answer to a call of Ray's client; refuse none, or an error, in one line."""
+        """Return the answer to a call of Ray's client; an error, or no answer in time, is refused in one line."""
         try:
             return _in_thread(question).result(ASK_SECONDS)
         except ERRORS as error:
@@ -202,7 +206,7 @@ class Head:
                                 ) from None
 
     def running(self, marks: Mapping[str, str]) -> str:
-        """Return the job that does what these marks say, empty for none; refuse if one sweeps the same otherwise."""
+        """Return the running job with these marks, empty for none; refuse one of the same sweep with another digest."""
         for job in self.ask(self.client.list_jobs):
             theirs = job.metadata or {}
             is_same_sweep = all(theirs.get(name) == marks[name] for name in ("sweep", "store"))
@@ -227,7 +231,7 @@ class Head:
     def interrupt(self, job: str, pid: str) -> None:
         """Ask a sweep to close, by SIGTERM to its process, from a second job beside it.
 
-        Ray's own stop kills after 3 s. Without a pid the sweep has not begun, and that is enough.
+        Ray's own stop kills after 3 s, which is enough only before the sweep has begun, as without a `pid`.
         """
         if pid:
             self.ask(lambda: self.client.submit_job(entrypoint=f"kill -TERM {pid}"))
@@ -245,7 +249,7 @@ class Follower:
         self._pid = ""
 
     def follow_to_the_end(self) -> int:
-        """Return the exit code of the sweep; Ctrl-C asks it to close, and a second one leaves it to that."""
+        """Return the exit code of the sweep. Ctrl-C asks it to close; a second Ctrl-C does not wait for that."""
         try:
             return self._follow()
         except KeyboardInterrupt:
@@ -259,7 +263,8 @@ class Follower:
 
     def _follow(self) -> int:
         """Print the log until the job ends, and return its exit code; end with an error once the head is lost."""
-        answered, was_told = time.monotonic(), False
+        answered = time.monotonic()
+        was_told = False
         while True:
             with contextlib.suppress(*ERRORS):
                 asyncio.run(self._print_log())
@@ -277,11 +282,12 @@ class Follower:
                 if found.status.is_terminal():
                     self._print(self._head.ask(lambda: self._head.client.get_job_logs(self._job)), 0)
                     return self._exit_code(found)
-                answered, was_told = time.monotonic(), False
+                answered = time.monotonic()
+                was_told = False
             time.sleep(PAUSE_SECONDS)
 
     async def _print_log(self) -> None:
-        """Print the log as it comes, from its begin, until it ends or says nothing for `QUIET_SECONDS`."""
+        """Print the log from its begin, until it ends or is silent for `QUIET_SECONDS`."""
         seen = 0
         log = self._head.client.tail_job_logs(self._job)
         while (text := await asyncio.wait_for(anext(log, None), QUIET_SECONDS)) is not None:
@@ -289,7 +295,7 @@ class Follower:
             seen += len(text)
 
     def _print(self, text: str, start: int) -> None:
-        """Print what of a text, which begins at character `start` of the log, was not printed; look for the pid."""
+        """Print the new part of a text, which begins at character `start` of the log, and look for the pid in it."""
         new = text[max(0, self._printed - start):]
         self._printed = max(self._printed, start + len(text))
         print(new, end="", file=sys.stderr, flush=True)

@@ -46,8 +46,8 @@ class Odometer:
             return
         before = dict(self._released)
         for release in released:
-            place = release.trial.trial_key, release.name
-            self._released[place] = max(release, self._released.get(place, release), key=lambda each: each.epochs)
+            key = release.trial.trial_key, release.name
+            self._released[key] = max(release, self._released.get(key, release), key=lambda each: each.epochs)
         if always or self._released != before:
             known = list(self._released.values())
             spent = self._filter.epsilon(self._filter.spent(known))
@@ -55,7 +55,7 @@ class Odometer:
 
 
 def filter_of(plan: Plan, store: Reader) -> Filter | None:
-    """Return the filter of a sweep with a budget, with the order from its beginning; None without a budget.
+    """Return the filter (accountant) of a sweep's budget, with the Renyi order it began with; None without a budget.
 
     A budget is refused if it has changed, if it is overspent, or if it cannot cover trials in the store.
     """
@@ -72,7 +72,7 @@ def filter_of(plan: Plan, store: Reader) -> Filter | None:
         if name := unlike(plan, trial):
             raise ConfigError(f"{name}: must be that of all trials under a budget, got {getattr(trial, name)} of "
                               f"trial {trial.trial_key}, which the sweep has; give the experiment another name")
-    order = int(stored_budget[2]) if stored_budget else None  # Renyi order, fixed when the sweep began
+    order = int(stored_budget[2]) if stored_budget else None
     filter = make_filter(plan.budget, plan.possible, plan.planned, order)
     if not filter.admits(released):
         spent = filter.epsilon(filter.spent(released))
@@ -82,9 +82,9 @@ def filter_of(plan: Plan, store: Reader) -> Filter | None:
 
 
 def unlike(plan: Plan, trial: TrialConfig) -> str:
-    """Return the first setting of `ALIKE` in which a trial differs from those of a plan; empty for none."""
+    """Return the first setting of `ALIKE` in which a trial differs from a plan's trials; empty for none."""
     for name in ALIKE:
-        if getattr(trial, name) not in {getattr(corner, name) for corner in plan.possible}:
+        if getattr(trial, name) not in {getattr(planned, name) for planned in plan.possible}:
             return name
     return ""
 
@@ -92,18 +92,33 @@ def unlike(plan: Plan, trial: TrialConfig) -> str:
 def elsewhere(experiment: Experiment, store: Reader) -> dict[str, TrackedRun]:
     """Return trial_key -> run of the trials that an experiment with `reuse` takes over; open its own sweep in `store`.
 
-    They have ended by themselves, and their noise is recorded. A trial that its own sweep has begun is not taken over:
-    together they would be two releases of one trial. A sweep that is not there, or whose trials' own scores chose what
-    may be seen, is refused (`ConfigError`), and so are trials with secret noise.
+    These trials have ended by themselves, with recorded noise. A trial that the own sweep has begun is left out, as
+    taking it over would release it twice. `reuse` is refused (`ConfigError`) with secret noise.
     """
     if not experiment.reuse:
         return {}
     refuse(any(trial.secure for trial in experiment.possible), "reuse", "is for trials with recorded noise",
            f"{', '.join(experiment.reuse)} with noise 'secure'", "leave it out")
-    others = Reader(store.uri, store.root)  # opens the other sweeps
+    found = _ended_in(experiment, Reader(store.uri, store.root))
+    store.find(experiment.name)
+    for begun in store.runs() if store.has_begun else ():
+        if REUSED not in begun.tags:
+            found.pop(begun.trial_key, None)
+    for release in store.released():  # in the trash, too: noise of another size is another release
+        key = release.trial.trial_key
+        if key in found and release.trial.recorded_noise != config_of(found[key]).recorded_noise:
+            del found[key]
+    return found
+
+
+def _ended_in(experiment: Experiment, others: Reader) -> dict[str, TrackedRun]:
+    """Return trial_key -> run of the ended trials of the sweeps in `reuse`; the first sweep with a trial counts.
+
+    A sweep is refused if it is not there, or if scores of its trials decided which of them may be seen.
+    """
     known = [name for name in others.sweeps() if name != experiment.name]
     accepted = f"must name other sweeps of this store, {', '.join(known) or 'which has none'}"
-    found: dict[str, TrackedRun] = {}  # the first sweep with a trial counts
+    found: dict[str, TrackedRun] = {}
     for name in experiment.reuse:
         refuse(name not in known, "reuse", accepted, repr(name), "leave it out, or train that sweep first")
         others.attach(name)
@@ -113,14 +128,7 @@ def elsewhere(experiment: Experiment, store: Reader) -> dict[str, TrackedRun]:
                "leave it out")
         for run in others.runs():
             if run.status in DONE:
-                run.tags = {REUSED: run.run_id, REUSED_FROM: name, **run.tags}  # a pointer has the origin already
+                # A run that was itself taken over keeps the tags of its origin.
+                run.tags = {REUSED: run.run_id, REUSED_FROM: name, **run.tags}
                 found.setdefault(run.trial_key, run)
-    store.find(experiment.name)
-    for begun in store.runs() if store.has_begun else ():
-        if REUSED not in begun.tags:
-            found.pop(begun.trial_key, None)
-    for release in store.released():  # in the trash, too: noise of another size is another release
-        key = release.trial.trial_key
-        if key in found and release.trial.recorded_noise != config_of(found[key]).recorded_noise:
-            del found[key]
     return found

@@ -107,10 +107,11 @@ class Lease:
     def wait_until_free(self) -> None:
         """Return when no other host runs the sweep: at once, or when its driver has missed `MISSED_BEATS` heartbeats.
 
-        A driver whose heartbeat changes is alive: an error.
+        A driver whose heartbeat changes is alive: `SweepRunning` is raised.
         """
         interval = self._clock.seconds["heartbeat"]
-        begin, first = self._clock.now(), remote_lease(self._store, self._name)
+        begin = self._clock.now()
+        first = remote_lease(self._store, self._name)
         while first is not None and self._clock.now() - begin < MISSED_BEATS * interval:
             time.sleep(interval / 5)
             current = remote_lease(self._store, self._name)
@@ -126,11 +127,12 @@ class Lease:
 
     def require_as_found(self, done: Mapping[str, str]) -> None:  # trial_key -> status, read before Ray was started
         """Check that no other driver runs the sweep, or has ended trials of it since this one found these `done`."""
-        if self._store.shared:  # otherwise the file lock keeps others out
-            self.wait_until_free()
-            if done_of(self.runs()) != done:
-                raise SweepRunning(f"sweep '{self._name}': another process has trained trials of it since this one "
-                                   "began; run the same command again")
+        if not self._store.shared:  # the file lock keeps others out
+            return
+        self.wait_until_free()
+        if done_of(self.runs()) != done:
+            raise SweepRunning(f"sweep '{self._name}': another process has trained trials of it since this one began; "
+                               "run the same command again")
 
     def confirm(self) -> None:
         """Check that this driver holds the sweep, just after it opened it: one of several concurrent drivers wins.
@@ -155,7 +157,6 @@ class Lease:
         self._clock.restart("heartbeat")
 
     def require_own(self) -> None:
-        """Check before a write that this driver still holds the sweep."""
         if not self._store.shared:
             return
         driver, _ = self._store.holder() or ("nobody", "")

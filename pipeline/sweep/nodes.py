@@ -50,9 +50,9 @@ class Watch:
     `nodes` is called repeatedly, and may block if the head does not answer: silent nodes are reported before the call.
     """
 
-    def __init__(self, nodes: Callable[[], Mapping[str, Node]], say: Callable[[str], None], clock: Clock) -> None:
-        self._nodes, self.say, self._clock = nodes, say, clock
-        self.ray_of = "sweep"  # whose Ray it is: the sweep's own, that of a `cluster`, or of the `caller`, which stays
+    def __init__(self, nodes: Callable[[], Mapping[str, Node]], say: Callable[[str], None], clock: Clock,
+                 ray_of: str = "sweep") -> None:  # who started Ray: this `sweep`, a `cluster`, or the `caller`
+        self._nodes, self.say, self._clock, self.ray_of = nodes, say, clock, ray_of
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         # Times of the clock. Only the thread writes these, and only the driver's loop writes `_heard` below.

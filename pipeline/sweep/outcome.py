@@ -68,7 +68,7 @@ def closed(store: Store, experiment: Experiment, status: str) -> None:
 
 
 def _selected(plan: Plan, past: Past) -> tuple[dict[str, float], dict[str, str]]:
-    """Return metric and tags of the selected epsilon anew: a report logged it before these trials were added."""
+    """Return metric and tags of the selected epsilon, which a report has logged before these trials were added."""
     compared = [*plan.trials, *past.trials]
     try:
         epsilon = epsilon_of_choice(plan, past, compared, plan.selection)
@@ -98,7 +98,7 @@ def best_tags(settings: Mapping[tuple[str, str], Best], budget: Budget | None) -
 
 
 def _epsilon_in_words(runs: Sequence[TrackedRun]) -> str:
-    """Return the epsilon of every seed's run, the largest, with its standing: `epsilon 2.99 (simulated)`."""
+    """Return the largest epsilon of the seeds' runs, with its weakest standing: `epsilon 2.99 (simulated)`."""
     for kind in GUARANTEED:
         logged = [[value for name, value in run.metrics.items() if name.startswith(f"epsilon/{kind}/")] for run in runs]
         if all(logged):
@@ -119,7 +119,8 @@ def best_settings(trials: Sequence[TrialConfig], runs: Mapping[str, TrackedRun])
     not_compared = [name for name in GUARANTEE if name in differing_fields]
     finished: dict[tuple[str, str, str], list[TrackedRun | None]] = {}  # by algorithm, noise, setting; one per seed
     for trial in trials:
-        run, fields = runs.get(trial.trial_key), trial.canonical()
+        run = runs.get(trial.trial_key)
+        fields = trial.canonical()
         differences = [f"{name}={fields[name]}" for name in not_compared if name in fields]
         noise = " ".join([noise_setting(trial), *differences])
         scored = run if run and run.status == "finished" and ACCURACY in run.metrics else None
@@ -138,7 +139,8 @@ def headline(best: Mapping[tuple[str, str], float], budget: Budget | None = None
     """Return Markdown: the best algorithm for each noise, and a table with a row per noise; empty without results."""
     if not best:
         return ""
-    algorithms, noises = (list(dict.fromkeys(key)) for key in zip(*best, strict=True))
+    algorithms = list(dict.fromkeys(algorithm for algorithm, _ in best))
+    noises = list(dict.fromkeys(noise for _, noise in best))
     rows: list[Sequence[str]] = [["", *algorithms], ["---", *("---:" for _ in algorithms)]]
     noises_by_winner: dict[str, list[str]] = {}  # of equals, none is the winner
     for noise in noises:
@@ -181,9 +183,10 @@ def shared_view(trials: Sequence[TrialConfig], varied: Sequence[str]) -> dict[st
 def epsilon_metric(trials: Sequence[TrialConfig]) -> str:
     """Return the metric of the tightest certified epsilon, else of the label epsilon, else an empty text."""
     for kind in GUARANTEED:
-        for trial in (trial for trial in trials if trial.parts.mechanism.kind(trial) == kind):
-            return next((found.metric_name for found in account(trial, trial.epochs)
-                         if found.kind == kind and found.is_finite), "")
+        trial = next((trial for trial in trials if trial.parts.mechanism.kind(trial) == kind), None)
+        if trial:
+            epsilons = [found for found in account(trial, trial.epochs) if found.kind == kind and found.is_finite]
+            return epsilons[0].metric_name if epsilons else ""
     return ""
 
 

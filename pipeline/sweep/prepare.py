@@ -85,7 +85,10 @@ class Sweep:
 
 def prepare(experiment: Experiment, store: Store, clock: Clock, folder: PrivateFolder, *, data_folder: Path | None,
             quiet: bool, commit: str) -> Sweep:
-    """Prepare the driver of a sweep once no other host runs it; the private folder is made if trials are missing."""
+    """Prepare the driver of a sweep once no other host runs it.
+
+    If trials are missing, they are checked and the private folder is made; otherwise nothing is written.
+    """
     lease = Lease(store, experiment.name, clock)
     lease.wait_until_free()
     progress = SweepProgress(quiet, functools.partial(run_name, also=experiment.varied))
@@ -99,18 +102,19 @@ def prepare(experiment: Experiment, store: Store, clock: Clock, folder: PrivateF
     others = elsewhere(experiment, store)
     rounds = Rounds(experiment.plan, store, elsewhere=others.values())
     missing = rounds.next(runs)
+    to_train = [trial for trial in missing if trial.trial_key not in others]
+    possible = experiment.possible if experiment.plan.asks else to_train
     result = SweepResult(experiment.planned, skipped=rounds.n_done, passed_over=rounds.passed_over, others=len(runs))
-    sweep = Sweep(experiment, store, lease, clock, progress, folder, rounds, missing, (), done_of(runs), result,
+    sweep = Sweep(experiment, store, lease, clock, progress, folder, rounds, missing, possible, done_of(runs), result,
                   data_folder, commit, elsewhere=others, waits=bool(waiting(runs)))
-    to_train = sweep.to_train(missing)
-    progress.add(to_train, rounds.later, result.skipped + len(missing) - len(to_train))
+
+    progress.add(to_train, rounds.later, already_done=result.skipped + len(missing) - len(to_train))
     if rounds.gone:
         progress.say(f"{counted(len(rounds.gone), 'trial')} of this name with secret noise released a result and "
                      f"{'was' if len(rounds.gone) == 1 else 'were'} deleted: MLflow's trash counts, so they are not "
                      "trained again; restore their runs")
     for line in store.relocate():
         progress.say(line)
-    sweep = dataclasses.replace(sweep, possible=experiment.possible if experiment.plan.asks else to_train)
     return checked(sweep, to_train, runs) if missing else sweep
 
 
@@ -119,8 +123,10 @@ def checked(sweep: Sweep, to_train: Sequence[TrialConfig], runs: Sequence[Tracke
     check_trials(sweep.experiment, to_train, sweep.possible)
     sweep.folder.make(any(trial.hides_errors for trial in sweep.possible), sweep.store.artifact_folders())
     digests = sweep.folder.feature_digests(sweep.possible)
-    plan, own = sweep.experiment.plan, (*sweep.experiment.possible, *sweep.rounds.trials)
-    for line in (*scope(sweep.experiment.name, plan, sweep.store.certified), *without_amplification(sweep.possible),
-                 *changed_networks((*runs, *sweep.elsewhere.values()), own)):
+    experiment = sweep.experiment
+    own_trials = (*experiment.possible, *sweep.rounds.trials)
+    for line in (*scope(experiment.name, experiment.plan, sweep.store.certified),
+                 *without_amplification(sweep.possible),
+                 *changed_networks((*runs, *sweep.elsewhere.values()), own_trials)):
         sweep.progress.say(line)
     return dataclasses.replace(sweep, digests=digests)

@@ -55,7 +55,7 @@ class PrivateFolder:
         self.ray, self.ray_log, self._digests = (self.path / name for name in ("ray", "ray.log", "digests.json"))
 
     def make(self, secure: bool, served: Collection[Path] = ()) -> None:
-        """Create the folder, for its owner only and seen by no other."""
+        """Create the folder, readable by its owner alone; refuse one in a folder that others are shown."""
         for other in {self.root / name for name in SERVED} | {Path(path).absolute() for path in served}:
             if self.path.resolve().is_relative_to(other.resolve()):
                 raise ConfigError(f"private folder: must lie outside {other}, which others are shown, got {self.path}; "
@@ -67,7 +67,8 @@ class PrivateFolder:
             raise ConfigError(f"private folder: must be a folder that can be written, got {self.path} "
                               f"({error.strerror}); nothing was released; name another by --private or {VARIABLE}"
                               ) from None
-        if (mode := stat.S_IMODE(self.path.stat().st_mode)) & 0o077 and secure:
+        mode = stat.S_IMODE(self.path.stat().st_mode)
+        if secure and mode & 0o077:
             raise ConfigError("private folder: must be readable by its owner alone (mode 700) with noise 'secure', "
                               f"got {self.path} with mode {mode:o}; change that, or name another by --private or "
                               f"{VARIABLE}")

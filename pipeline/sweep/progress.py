@@ -81,14 +81,17 @@ class SweepProgress:
     def __init__(self, quiet: bool = False, name: Callable[[TrialConfig], str] = run_name,  # of a trial in messages
                  console: Console | None = None) -> None:
         self.name = name
-        self._ended = 0  # trials, with those of an earlier sweep
-        self._trials: dict[str, TrialConfig] = {}  # by trial_key, as `_epochs_left_by_trial` and `_started`
-        self._epochs_left_by_trial: dict[str, int] = {}
-        self._total_epochs, self._epochs_left = 0, 0  # of all trials; kept, as to sum over many is slow
+        self._trials: dict[str, TrialConfig] = {}  # by trial_key, as the next two
         self._started: dict[str, float] = {}
+        self._epochs_left_by_trial: dict[str, int] = {}
+        # Sums over all trials are kept, as there may be many.
+        self._epochs_left = self._total_epochs = 0
+        self._later_epochs = 0.0  # of trials that later rounds may add, about
+        self._ended = self._total = 0  # trials: with those of an earlier sweep, and with those of later rounds
         self._best: dict[str, dict[str, float]] = {}  # noise setting -> algorithm -> its best accuracy
         self._latest_noise = ""  # noise setting of the latest epoch's trial
         self._begin = self._spoke = time.monotonic()  # when training began, and when a line was printed last
+
         self._live: dict[str, bars.TaskID] = {}  # terminal lines, by a trial's trial_key or the features' name
         self._console = console or Console(stderr=True, highlight=False, quiet=quiet)
         self._bar = bars.Progress(
@@ -96,7 +99,6 @@ class SweepProgress:
             _text("best", Column(no_wrap=True, overflow="ellipsis", ratio=1)), bars.TimeElapsedColumn(),
             console=self._console, disable=not self._console.is_terminal, expand=True)
         self._task = self._bar.add_task("", total=0, trials="", eta="", best="")
-        self.add(())  # sets the totals
 
     def __enter__(self) -> SweepProgress:
         self._refresh()
@@ -124,11 +126,12 @@ class SweepProgress:
         self.phase(text)
 
     def add(self, trials: Sequence[TrialConfig], later: int = 0, already_done: int = 0) -> None:
-        """Add the trials of the next round; `later` ones may come in the rounds after it, and others are done."""
+        """Add the next round's trials; `later` more may follow in other rounds, `already_done` ones count as ended."""
         self._ended += already_done
         for trial in trials:
             key = trial.trial_key
-            self._total_epochs += trial.epochs - (self._trials[key].epochs if key in self._trials else 0)
+            known_epochs = self._trials[key].epochs if key in self._trials else 0
+            self._total_epochs += trial.epochs - known_epochs
             self._trials[key] = trial
             self._set_left(key, trial.epochs)
         self._total = self._ended + later + sum(left > 0 for left in self._epochs_left_by_trial.values())
@@ -152,19 +155,19 @@ class SweepProgress:
 
     def record(self, record: EpochRecord) -> None:
         key = record.trial_key
-        accuracy = record.metrics.get(ACCURACY)
+        trial, accuracy = self._trials[key], record.metrics.get(ACCURACY)
         if accuracy is not None:
-            self._latest_noise = noise_setting(self._trials[key])
-            best, algorithm = self._best.setdefault(self._latest_noise, {}), self._trials[key].algorithm
-            best[algorithm] = max(accuracy, best.get(algorithm, accuracy))
+            self._latest_noise = noise_setting(trial)
+            best = self._best.setdefault(self._latest_noise, {})
+            best[trial.algorithm] = max(accuracy, best.get(trial.algorithm, accuracy))
         if record.outcome:
-            accuracies = [f"{split} {record.metrics[f'{split}/accuracy']:.1%}" for split in ("validation", "test")
-                          if f"{split}/accuracy" in record.metrics]
             status = record.outcome.status
-            early = [] if status == "finished" else [f"{status} in epoch {record.epoch}"]
-            self._end(key, ", ".join([*early, *accuracies]))
+            parts = [] if status == "finished" else [f"{status} in epoch {record.epoch}"]
+            parts += [f"{split} {record.metrics[f'{split}/accuracy']:.1%}" for split in ("validation", "test")
+                      if f"{split}/accuracy" in record.metrics]
+            self._end(key, ", ".join(parts))
         else:
-            self._advance(self._trials[key], record.epoch, "" if accuracy is None else f"{accuracy:.1%}")
+            self._advance(trial, record.epoch, "" if accuracy is None else f"{accuracy:.1%}")
         self._tell()
 
     def hidden(self, trial: TrialConfig, epoch: int) -> None:
@@ -173,7 +176,6 @@ class SweepProgress:
         self._tell()
 
     def _advance(self, trial: TrialConfig, epoch: int, note: str = "") -> None:
-        """Count an epoch of a trial, and show it on a terminal."""
         self._set_left(trial.trial_key, trial.epochs - epoch)
         self._show(trial.trial_key, self.name(trial), epoch / trial.epochs, f"{epoch}/{trial.epochs} epochs", note)
 
@@ -205,7 +207,9 @@ class SweepProgress:
     def eta_seconds(self) -> float | None:
         """Return the estimated seconds left, from epochs done and epochs left; None before the first epoch."""
         done = self._total_epochs - self._epochs_left
-        return (time.monotonic() - self._begin) * (self._epochs_left + self._later_epochs) / done if done else None
+        if not done:
+            return None
+        return (time.monotonic() - self._begin) * (self._epochs_left + self._later_epochs) / done
 
     def _set_left(self, key: str, epochs: int) -> None:
         self._epochs_left += epochs - self._epochs_left_by_trial.get(key, 0)

@@ -88,8 +88,9 @@ class Recorder:
             # A plugin's digest may tell of records, and is recorded only if metrics are plain.
             digests = {f"plugin.{name}": LOADED[name] if trial.disclosure == "plain" else NOT_RECORDED
                        for name in experiment.plugins}
-            colour = {RUN_COLOUR: COLOURS[name]} if (name := method(trial)) in COLOURS else {}
-            tags = {"git_commit": self._sweep.commit, "versions": self._versions, **digests, **colour}
+            tags = {"git_commit": self._sweep.commit, "versions": self._versions, **digests}
+            if method(trial) in COLOURS:
+                tags[RUN_COLOUR] = COLOURS[method(trial)]
             self._store.start(trial, tags=tags, also=experiment.varied)
             self._started.add(trial.trial_key)
             self._progress.start(trial)
@@ -124,8 +125,7 @@ class Recorder:
         self._progress.say(f"a worker died; starting again: {self._names(pack)}")
 
     def hidden(self, pack: Pack, progress: Hidden, seconds: float) -> bool:
-        """Show the progress of a pack with secret noise; return whether it may train on, as no result of it was named.
-        """
+        """Show the progress of a pack with secret noise; return whether it may go on: not once a result was named."""
         self._result.compute_seconds += seconds
         if progress.note:
             self._progress.say(f"{progress.note}: {self._names(pack)}")
@@ -144,7 +144,8 @@ class Recorder:
         releases another draw. So the name is written first, and what others have written is read after it.
         """
         self.start(pack)
-        if (named := self._named.get(pack, sealed)).name != sealed.name:  # of an earlier worker, whose file has gone
+        named = self._named.get(pack, sealed)
+        if named.name != sealed.name:  # of an earlier worker, whose file has gone
             self.wait(pack, named)
             return False
         left = self.left(pack.trials)
@@ -190,7 +191,8 @@ class Recorder:
             for record in records:
                 self._store.check(record)
         except ValueError as error:  # a metric that cannot be stored fails the pack, not the sweep
-            self.fail(pack, (public_line if pack.shared.hides_errors else one_line)(error), traceback.format_exc())
+            reason = public_line(error) if pack.shared.hides_errors else one_line(error)
+            self.fail(pack, reason, traceback.format_exc())
             return
         self._waiting.setdefault(pack, []).extend(records)
         if any(record.outcome for record in records):
@@ -198,7 +200,6 @@ class Recorder:
         self.write_due()
 
     def write_due(self) -> None:
-        """Write the epochs of packs without a write for some time."""
         for pack in [pack for pack in self._waiting if self._sweep.clock.is_due("write", of=pack)]:
             self._write(pack)
 
@@ -221,7 +222,7 @@ class Recorder:
             self._progress.record(record)
 
     def died(self, pack: Pack, reason: str, text: str) -> None:
-        """Mark a pack's trials that have not ended after its workers died, which with secret noise released nothing."""
+        """Mark a pack's trials that have not ended after its workers died; without a name nothing was released."""
         if pack in self._named:
             self.wait(pack, self._named[pack])
         elif pack.shared.secure:
@@ -230,7 +231,7 @@ class Recorder:
             self.fail(pack, reason, text)
 
     def wait(self, pack: Pack, sealed: Sealed) -> None:
-        """Report that trials were named whose sealed result is not to be found: they count, and are not trained."""
+        """Report named trials whose sealed result is not to be found: they count, and are not trained for now."""
         if any(self._store.names(key) - {sealed.name} for key in pack.trial_keys):
             self.fail(pack, OTHER_NAME)
             return
@@ -239,12 +240,12 @@ class Recorder:
                   "goes on, and with `--lost` it ends the trial")
 
     def lose(self, pack: Pack, sealed: Sealed) -> None:
-        """End trials that were named, whose sealed result is not to be found: they count, and are not trained again."""
+        """End named trials whose sealed result is not to be found: they count, and are never trained again."""
         self.fail(pack, f"its sealed result {sealed.name}, which was named, was given up; it counts, and is trained no "
                   "more", status="lost")
 
     def fail(self, pack: Pack, reason: str, text: str = "", status: str = "failed") -> None:
-        """End the pack's trials that have not ended without a result, in the store, the logs and the progress.
+        """Mark the pack's open trials as ended without a result, in the store, the logs and the progress.
 
         `reason` may be public; the traceback `text` goes to the private log alone if errors may be private.
         """
@@ -255,13 +256,15 @@ class Recorder:
             self._store.fail(trial.trial_key, reason, status)
         with contextlib.suppress(OSError):  # a full disk; the store has the reason
             self._log_failure(pack, reason, text)
+        reasons = self._result.lost if status == "lost" else self._result.failed
         for trial in left:
             self._ended.add(trial.trial_key)
-            (self._result.lost if status == "lost" else self._result.failed)[trial.trial_key] = reason
+            reasons[trial.trial_key] = reason
             self._progress.fail(trial.trial_key, reason, status)
 
     def _log_failure(self, pack: Pack, reason: str, text: str) -> None:
-        """Write the traceback of a pack, for which `reason` stands in the public log if errors may be private."""
+        """Write a pack's traceback to the log; if errors may be private, to the private log, and `reason` to the other.
+        """
         logs = [(self._sweep.failure_log, text)]
         if pack.shared.hides_errors:
             logs = [(self._sweep.failure_log, reason), (self._sweep.private_log, text)]

@@ -59,7 +59,6 @@ class OptunaSearcher:
     """Optuna's tree-structured Parzen estimator; a round's trials without a score count as bad (constant liar)."""
 
     def __init__(self, search: Search) -> None:
-        """Make the sampler with the search's seed; libraries are imported here, as few sweeps need them."""
         import optuna  # imported here, as few sweeps need it
         from ray.tune.search.optuna import OptunaSearch
 
@@ -71,7 +70,6 @@ class OptunaSearcher:
         self._searcher = OptunaSearch(space, metric=search.metric, mode="max", sampler=sampler)
 
     def ask(self) -> dict[str, Any]:
-        """Return Optuna's next suggestion, a value for every setting of the search space."""
         values = self._searcher.suggest(str(self._n_suggestions))
         self._n_suggestions += 1
         if not isinstance(values, dict):
@@ -118,11 +116,11 @@ class Rounds:
 
     @property
     def trials(self) -> tuple[TrialConfig, ...]:
-        """Trials that were allowed to start, each once; those that have begun with the noise that their runs record."""
+        """Trials that were allowed to start, each once, with the calibrated noise of their runs if they have begun."""
         return tuple(map(self._as_recorded, artifacts.started(self.suggestions)))
 
     def _as_recorded(self, trial: TrialConfig) -> TrialConfig:
-        """Return a trial with the noise that its run records, here or where it is taken over from, if it has one."""
+        """Return a trial with the noise of its run, in this sweep or in the one that it is taken over from."""
         return trial.with_recorded_noise((self._noise or {}).get(trial.trial_key, {}))
 
     @property
@@ -156,7 +154,6 @@ class Rounds:
         return tags | ({artifacts.BUDGET: json.dumps(self.filter.initial_state)} if self.filter else {})
 
     def note(self, runs: Collection[TrackedRun]) -> None:
-        """Note the runs that the store has now."""
         self._runs = {run.trial_key: run for run in runs}
         self.gone = self._store.gone(runs) if self._may_be_secure and self._store.has_begun else set()
         self.named = self.gone | {run.trial_key for run in runs if names_of(run.tags)}
@@ -175,7 +172,8 @@ class Rounds:
             for number in range(self._reported, len(self.suggestions)):
                 suggestion = self.suggestions[number]
                 run = self._runs.get(suggestion.trial.trial_key) if suggestion.started else None
-                searcher.tell(number, run.metrics.get(search.metric) if run and run.status in DONE else None)
+                score = run.metrics.get(search.metric) if run and run.status in DONE else None
+                searcher.tell(number, score)
             self._reported = len(self.suggestions)
             self._suggest_round(search, searcher)
 

@@ -103,7 +103,8 @@ def run_sweep(experiment: Experiment, *, root: Path = Path("mlruns"), tracking_u
     if is_of_jobs(address):
         raise ConfigError("address", "must be auto or host:port, as `photonic sweep` alone hands sweeps over as jobs",
                           f"'{address}'")
-    root, local = Path(root).absolute(), address == "local"
+    root = Path(root).absolute()
+    local = address == "local"  # a Ray that this process starts
     store = Store(tracking_uri, root)
     with sweeping(root, experiment.name, store.driver):
         sweep = prepare(experiment, store, Clock({**SECONDS, "idle": idle_seconds}), PrivateFolder(root, private),
@@ -122,7 +123,7 @@ def run_sweep(experiment: Experiment, *, root: Path = Path("mlruns"), tracking_u
 def settled(sweep: Sweep, local: bool, lost: bool) -> Sweep:
     """Settle, before Ray is started, what earlier drivers left on this host; return the sweep with what is missing.
 
-    A cluster's other nodes may have more, so that runs are settled here only without one (`local`).
+    Other nodes of a cluster may have more sealed results, so runs are settled here only without a cluster (`local`).
     """
     files = found(sweep.checkpoints.folder)
     if not (files or sweep.waits or len(sweep.to_train(sweep.missing)) < len(sweep.missing)):
@@ -143,9 +144,9 @@ def train(sweep: Sweep, trainer: Trainer, local: bool, lost: bool, watch: Watch)
     # After Ctrl-C, `result.remaining` tells the caller.
     with contextlib.suppress(KeyboardInterrupt), recorded(sweep) as recorder:
         if not local:
-            is_secure = any(trial.secure for trial in sweep.possible)
-            for files, call in sealed_elsewhere(sweep.checkpoints.folder, watch) if is_secure else ():
-                settle_files(sweep, recorder, files, call)
+            if any(trial.secure for trial in sweep.possible):
+                for files, call in sealed_elsewhere(sweep.checkpoints.folder, watch):
+                    settle_files(sweep, recorder, files, call)
             settle_runs(sweep, recorder, lost)
         with afterwards(sweep.lease, recorder.write_all):
             train_rounds(sweep, recorder, trainer, watch)
@@ -176,7 +177,6 @@ def left_to_train(sweep: Sweep, recorder: Recorder) -> list[TrialConfig]:
 
 
 def say_data_sets(sweep: Sweep) -> None:
-    """Show which data sets are looked for."""
     sweep.progress.phase(f"looking for data sets: {', '.join(sorted({t.dataset for t in sweep.possible}))}")
 
 
@@ -192,7 +192,8 @@ def prepare_cluster(sweep: Sweep, trainer: Trainer | None, local: bool, watch: W
     resources = sweep.experiment.resources
     nodes = node_resources()
     check_resources(sweep.possible, resources, nodes)
-    if (n_gpus := int(sum(node.get("GPU", 0) for node in nodes))) and not resources.gpu:
+    n_gpus = int(sum(node.get("GPU", 0) for node in nodes))
+    if n_gpus and not resources.gpu:
         sweep.progress.say(f"{counted(n_gpus, 'GPU')} of the nodes train nothing: `resources: {{gpu: 1}}` in the file "
                            "gives each pack one, a fraction lets packs share one")
     if not local:  # without a cluster, `prepare_here` has prepared this machine
@@ -226,7 +227,6 @@ def next_round(sweep: Sweep) -> list[TrialConfig]:
 def recorded(sweep: Sweep) -> Iterator[Recorder]:
     """Open the sweep's parent run for the context, with a writer of its trials; close it with the sweep's status."""
     experiment, store, rounds = sweep.experiment, sweep.store, sweep.rounds
-    status = "FAILED"
     tags = {**contents(experiment.possible), **shared_view(experiment.possible, experiment.varied), **rounds.tags}
     store.open_sweep(experiment.name, experiment.description, params={"trials": experiment.planned},
                      tags={"git_commit": sweep.commit}, contents=tags)
@@ -236,6 +236,7 @@ def recorded(sweep: Sweep) -> Iterator[Recorder]:
         store.log_suggestions(rounds.suggestions)
     for line in store.new_lines():
         sweep.progress.say(line)
+    status = "FAILED"  # unless the context ends otherwise
 
     def close() -> None:
         closed(store, dataclasses.replace(experiment, plan=rounds.plan), status)  # with the trials of all rounds

@@ -96,6 +96,7 @@ def remove(path: Path) -> None:
 def _content(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Return (header, arrays by name) of a sealed result that has its checksum and this format."""
     text, arrays = read(path)
-    if (content := json.loads(text))["format"] != FORMAT:
+    content = json.loads(text)
+    if content["format"] != FORMAT:
         raise UnusableFile(f"its format is {content['format']}, and this version reads {FORMAT}")
     return content, arrays

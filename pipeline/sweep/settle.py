@@ -73,14 +73,16 @@ def _release(writer: Recorder, pack: Pack, file: SealedFile, call: Call) -> bool
 def settle_runs(sweep: Sweep, recorder: Recorder, lost: bool) -> None:
     """Derive results that were kept with their runs; let other named trials of the file wait, or end them if `lost`."""
     for run in waiting(sweep.lease.runs()):
-        pack, (name, *_) = Pack((config_of(run),)), names_of(run.tags)
+        pack = Pack((config_of(run),))
+        name = names_of(run.tags)[0]
         sealed = Sealed(name, run.tags[f"{NAMED}{name}"].rpartition(" ")[2])  # the tag ends with the host
         if records := sweep.store.kept(run):
             writer = _writer(sweep, recorder, pack)
             writer.start(pack)
             writer.release(pack, Result(records))
         elif run.trial_key in sweep.trial_keys:
-            (recorder.lose if lost else recorder.wait)(pack, sealed)
+            end = recorder.lose if lost else recorder.wait
+            end(pack, sealed)
 
 
 def _give_up(sweep: Sweep, file: SealedFile, call: Call) -> None:
@@ -93,7 +95,7 @@ def _give_up(sweep: Sweep, file: SealedFile, call: Call) -> None:
 
 
 def _writer(sweep: Sweep, recorder: Recorder, pack: Pack) -> Recorder:
-    """Return the recorder of a pack: that of the sweep, or one that counts nothing if the file no longer has it."""
+    """Return the sweep's recorder; for a pack that is no longer in the file, one that does not count its trials."""
     if set(pack.trial_keys) <= sweep.trial_keys:
         return recorder
     progress = SweepProgress(quiet=True)

@@ -7,7 +7,7 @@ import json
 import shlex
 import time
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from pipeline.sweep.private import PrivateFolder
 from pipeline.tracking.artifacts import DONE, ENDED, STATUSES, TrackedRun, reused_text
 from pipeline.tracking.backend import OtherFormat
 from pipeline.tracking.reader import Reader
-from pipeline.trials.config import ConfigError, TrialConfig
+from pipeline.trials.config import ConfigError
 from pipeline.trials.kinds import standing
 from pipeline.trials.naming import counted, duration, run_name
 
@@ -87,23 +87,23 @@ def read_all(store: Reader, private: Path | None = None) -> tuple[list[SweepStat
 
 def read(store: Reader, name: str, experiment: Experiment | None = None, words: Sequence[str] = (),
          private: Path | None = None) -> SweepState:
-    """Return the state of the sweep `name`; if its experiment file is given, of the trials that the file has."""
-    driver, beat, elsewhere = local_driver(store.root, name), "", ""  # none runs it, or one on this host
-    if not driver and (lease := remote_lease(store, name)):
-        driver, beat = lease
-        elsewhere = place(driver)
+    """Return the state of the sweep `name`; if its experiment file is given, of the trials that the file has.
+
+    `words` name the file and its changes in a command, `private` is the private folder.
+    """
+    local = local_driver(store.root, name)
+    lease = None if local else remote_lease(store, name)
+    driver, beat = lease or (local, "")  # of the process that runs the sweep, empty for none
     listed = store.runs() if store.find(name) else []
     runs = {run.trial_key: run for run in listed}
     decisions = store.decisions() if store.is_open else []
     checkpoints = Checkpoints(PrivateFolder(store.root, private).checkpoints(name), 0.0).found()
     epochs = {key: checkpoint.epoch for checkpoint in checkpoints if not checkpoint.problem
               for key in checkpoint.trial_keys}
+
     if experiment:
         experiment = store.as_swept(experiment, listed) if store.is_open else experiment
-        is_secure = any(trial.secure for trial in experiment.trials)
-        gone = store.gone(listed) if store.is_open and is_secure else set[str]()
-        trials = [_state_in_file(trial, run_name(trial, experiment.varied), runs, gone, driver, epochs)
-                  for trial in experiment.trials]
+        trials = _states_in_file(experiment, store, listed, driver, epochs)
         # suggestions that a search has not asked for yet
         unknown = n_open = experiment.planned - len(decisions) if experiment.plan.asks else 0
         command = ["photonic", "sweep", *(words or [str(experiment.source)])]
@@ -114,38 +114,46 @@ def read(store: Reader, name: str, experiment: Experiment | None = None, words: 
         n_open = planned - len(decisions)
         unknown = max(0, planned - _n_passed_over(decisions) - len(trials))
         command = DEFAULT_COMMAND
+
     noted = store.nodes(driver) if driver and store.is_open else {}
     has_work_left = unknown or any(trial.status not in ENDED for trial in trials)
+    runs_of_driver = [run for run in runs.values() if run.tags.get("driver") == driver]
     return SweepState(name=name, running=bool(driver), trials=tuple(trials), unknown=unknown,
                       refused=tuple(f"{found.path.name}: {found.problem}" for found in checkpoints if found.problem),
-                      go_on=shlex.join(command) if has_work_left and not driver else "", elsewhere=elsewhere,
-                      beat=beat, job=job_of(driver),
+                      go_on=shlex.join(command) if has_work_left and not driver else "",
+                      elsewhere=place(driver) if lease else "", beat=beat, job=job_of(driver),
                       search=_search(decisions, max(0, n_open), len(runs)) if decisions else "",
                       budget=_budget(store) if store.is_open else None,
                       nodes=noted.get("nodes"), in_use=noted.get("in_use"),
                       past=tuple(experiment.past.lines(experiment.trials)) if experiment else (),
                       taken_over=reused_text(run for run in runs.values() if run.status in DONE),
-                      left_seconds=_left_seconds([run for run in runs.values() if run.tags.get("driver") == driver],
-                                                 trials, unknown) if driver else None)
+                      left_seconds=_left_seconds(runs_of_driver, trials, unknown) if driver else None)
 
 
 def _left_seconds(runs: Sequence[TrackedRun], trials: Sequence[TrialState], unknown: int) -> float | None:
-    """Return about how long a driver still trains, from its runs; trials of unknown settings count as the mean."""
+    """Return about how long a driver still trains, from the pace of its runs; None before its first epoch.
+
+    The `unknown` trials, whose settings are not known, count as the mean of the others.
+    """
     done = sum(run.epoch for run in runs)
     if not done or not trials:
         return None
     left: float = sum(trial.epochs - trial.epoch for trial in trials if trial.status not in ENDED)
     left += unknown * sum(trial.epochs for trial in trials) / len(trials)
-    return (time.time() - min(run.start_ms for run in runs) / 1000) * left / done
+    seconds = time.time() - min(run.start_ms for run in runs) / 1000
+    return seconds * left / done
 
 
 def _search(decisions: Sequence[tuple[str, bool]], n_open: int, n_runs: int) -> str:
     """Return the progress of a search as text; `n_runs` counts the trials of its name, in this space or another."""
-    n_asked, n_passed_over = len(decisions), _n_passed_over(decisions)
+    n_asked = len(decisions)
+    n_passed_over = _n_passed_over(decisions)
     text = f"{n_asked} of {n_asked + n_open} suggestions asked for"
     if n_passed_over == n_asked:
-        return f"{text}; {nothing_fits(n_asked, n_runs)}"
-    return f"{text}, {n_passed_over} passed over (beyond the budget, or asked for before)" if n_passed_over else text
+        text += f"; {nothing_fits(n_asked, n_runs)}"
+    elif n_passed_over:
+        text += f", {n_passed_over} passed over (beyond the budget, or asked for before)"
+    return text
 
 
 def _n_passed_over(decisions: Sequence[tuple[str, bool]]) -> int:
@@ -173,14 +181,21 @@ def _budget(store: Reader) -> dict[str, Any] | None:
             "standing": standing(release.trial.noise for release in released)}
 
 
-def _state_in_file(trial: TrialConfig, name: str, runs: Mapping[str, TrackedRun], gone: Collection[str], driver: str,
-                   checkpoints: Mapping[str, int]) -> TrialState:
-    """Return the state of a trial of the file, from its run, or from the trial_keys that are `gone` to the trash."""
-    key = trial.trial_key
-    if key in runs:
-        return _state(runs[key], name, driver, checkpoints)
-    status, reason = ("lost", IN_TRASH) if key in gone else ("missing", "")
-    return TrialState(key, name, status, 0, trial.epochs, checkpoints.get(key, 0), reason)
+def _states_in_file(experiment: Experiment, store: Reader, listed: Sequence[TrackedRun], driver: str,
+                    checkpoints: Mapping[str, int]) -> list[TrialState]:
+    """Return the states of the file's trials; a trial with secret noise whose run lies in the trash is `lost`."""
+    runs = {run.trial_key: run for run in listed}
+    is_secure = any(trial.secure for trial in experiment.trials)
+    gone = store.gone(listed) if store.is_open and is_secure else ()
+    states = []
+    for trial in experiment.trials:
+        key, name = trial.trial_key, run_name(trial, experiment.varied)
+        if key in runs:
+            states.append(_state(runs[key], name, driver, checkpoints))
+        else:
+            status, reason = ("lost", IN_TRASH) if key in gone else ("missing", "")
+            states.append(TrialState(key, name, status, 0, trial.epochs, checkpoints.get(key, 0), reason))
+    return states
 
 
 def _state(run: TrackedRun, name: str, driver: str, checkpoints: Mapping[str, int]) -> TrialState:
@@ -188,12 +203,12 @@ def _state(run: TrackedRun, name: str, driver: str, checkpoints: Mapping[str, in
     epochs = int(run.params["epochs"]) if "epochs" in run.params else 0
     epoch = epochs if run.status == "finished" else run.epoch
     checkpoint = 0 if run.status in ENDED else checkpoints.get(run.trial_key, 0)
-    status, reason = run.status, ""
+    status = run.status
+    reason = ""
     if status == "running" and run.tags.get("driver") != driver:
         status = "interrupted"
-        reason = "no process on this host runs its sweep"
-        if driver:
-            reason = "its sweep ended, and the one that runs now has not come to it"
+        reason = ("its sweep ended, and the one that runs now has not come to it" if driver else
+                  "no process on this host runs its sweep")
     elif status in ("failed", "lost", "interrupted"):
         reason = run.tags.get("failure", "")
     elif status == "diverged":
@@ -212,29 +227,15 @@ def as_text(states: Sequence[SweepState], refusals: Sequence[str] = ()) -> str:
 
 
 def _text(state: SweepState) -> str:
-    """Return the state of one sweep as lines of text: trials by status, nodes, search, budget, then single trials."""
     counts = [f"{count} {WORDS.get(status, status)}" for status, count in state.counts.items()
               if count and status != "done"]
-    total = len(state.trials) + state.unknown
+    total = counted(len(state.trials) + state.unknown, "trial")
     where = "not running here"
     if state.running:
         where = f"running on {state.elsewhere}" if state.elsewhere else "running"
         where += f" as job {state.job}" if state.job else ""
     left = "" if state.left_seconds is None else f", about {duration(state.left_seconds)} left"
-    lines = [f"{state.name}: {counted(total, 'trial')}: {', '.join(counts) or 'none'}; {where}{left}"]
-    if state.elsewhere:
-        lines.append(f"  last sign of life in the store: {state.beat or 'none yet'}; one is due every "
-                     f"{BEAT_SECONDS:g} s, and after {MISSED_BEATS * BEAT_SECONDS:g} s without one `photonic sweep` "
-                     "takes over")
-    if state.running:
-        if state.in_use:
-            in_use = (f"{name} {used:g} of {total:g}" for name, (used, total) in state.in_use.items())
-            lines.append(f"  in use: {', '.join(in_use)}")
-        for node in state.nodes or ():
-            offers = ", ".join(f"{name} {amount:g}" for name, amount in node.items() if name != "node")
-            lines.append(f"  node {node['node']}: {offers or 'nothing that packs take'}")
-        if not state.nodes:
-            lines.append(f"  nodes: unknown; the driver notes them every {BEAT_SECONDS:g} s while packs train")
+    lines = [f"{state.name}: {total}: {', '.join(counts) or 'none'}; {where}{left}", *_driver_lines(state)]
     if state.search:
         lines.append(f"  search: {state.search}")
     if state.budget:
@@ -244,20 +245,41 @@ def _text(state: SweepState) -> str:
                      f"{state.budget['standing']}")
     if state.taken_over:
         lines.append(f"  taken over: {state.taken_over}")
-    lines += [f"  {line}" for line in state.past]
-    more = []
-    for status in SHOWN:
-        word = WORDS.get(status, status)
-        shown = [trial for trial in state.trials if trial.status == status]
-        for trial in shown[:MOST_LINES]:
-            epoch = f", epoch {trial.epoch} of {trial.epochs}" if trial.epoch else ""
-            checkpoint = f", checkpoint of epoch {trial.checkpoint}" if trial.checkpoint else ""
-            reason = f": {trial.reason}" if trial.reason else ""
-            lines.append(f"  {word:<11} {trial.name} ({trial.trial_key}){epoch}{checkpoint}{reason}")
-        if len(shown) > MOST_LINES:
-            more.append(f"  {word:<11} {len(shown) - MOST_LINES} more, which --json lists")
-    lines += more
+    lines += [f"  {line}" for line in (*state.past, *_trial_lines(state.trials))]
     lines += [f"  checkpoint that cannot be used: {text}" for text in state.refused]
     if state.go_on:
         lines.append(f"  to go on: {state.go_on}")
     return "\n".join(lines)
+
+
+def _driver_lines(state: SweepState) -> Iterator[str]:
+    """Yield lines on the process that runs a sweep, and on the nodes of its cluster; none if no process does."""
+    if state.elsewhere:
+        yield (f"  last sign of life in the store: {state.beat or 'none yet'}; one is due every {BEAT_SECONDS:g} s, "
+               f"and after {MISSED_BEATS * BEAT_SECONDS:g} s without one `photonic sweep` takes over")
+    if not state.running:
+        return
+    if state.in_use:
+        in_use = (f"{name} {used:g} of {total:g}" for name, (used, total) in state.in_use.items())
+        yield f"  in use: {', '.join(in_use)}"
+    for node in state.nodes or ():
+        offers = ", ".join(f"{name} {amount:g}" for name, amount in node.items() if name != "node")
+        yield f"  node {node['node']}: {offers or 'nothing that packs take'}"
+    if not state.nodes:
+        yield f"  nodes: unknown; the driver notes them every {BEAT_SECONDS:g} s while packs train"
+
+
+def _trial_lines(trials: Sequence[TrialState]) -> list[str]:
+    """Return a line for each trial that is not finished, by status, and then how many more each status has."""
+    lines, more = [], []
+    for status in SHOWN:
+        word = WORDS.get(status, status)
+        shown = [trial for trial in trials if trial.status == status]
+        for trial in shown[:MOST_LINES]:
+            epoch = f", epoch {trial.epoch} of {trial.epochs}" if trial.epoch else ""
+            checkpoint = f", checkpoint of epoch {trial.checkpoint}" if trial.checkpoint else ""
+            reason = f": {trial.reason}" if trial.reason else ""
+            lines.append(f"{word:<11} {trial.name} ({trial.trial_key}){epoch}{checkpoint}{reason}")
+        if len(shown) > MOST_LINES:
+            more.append(f"{word:<11} {len(shown) - MOST_LINES} more, which --json lists")
+    return lines + more

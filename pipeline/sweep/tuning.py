@@ -38,27 +38,25 @@ def fit(driver: Driver, at_once: int, trainer: Trainer) -> None:
     """Train all packs of `driver` with Ray Tune, `at_once` at a time.
 
     A pack is a set of trials that train together in one worker. For Tune it is one trial, and an epoch is one step.
-    An exception of the driver is raised here. Ctrl-C kills workers at once; records that were not sent are trained
-    again.
+    An exception of the driver is raised here. Ctrl-C kills workers at once; the next sweep trains what they had not
+    sent again.
     """
     sweep, packs = driver.sweep, driver.packs
     resources = sweep.experiment.resources
 
-    def of_pack(config: dict[str, Any]) -> Any:  # Ray pickles what it closes over; it accepts a dict, its types do not
-        amounts = bundle(resources, packs[config["pack"]].needs_opu)
+    def resources_of(config: dict[str, Any]) -> Any:  # a dict, which Ray accepts and its types do not
+        amounts = bundle(resources, packs[config["pack"]].needs_opu)  # no `driver`, as Ray pickles what is named here
         return {TUNE_NAMES.get(name, name): amount for name, amount in amounts.items()}
 
-    trainable = tune.with_resources(
-        tune.with_parameters(PackTrainable, packs=packs, trainer=trainer, plugins=sweep.plugins,
-                             code=program(sweep.plugins), announces=driver.watch.ray_of != "sweep"), of_pack)
+    trainable = tune.with_parameters(PackTrainable, packs=packs, trainer=trainer, plugins=sweep.plugins,
+                                     code=program(sweep.plugins), announces=driver.watch.ray_of != "sweep")
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # the recorder reports failures, once
     sweep.folder.ray.mkdir(parents=True, exist_ok=True)
-    order = PackOrder(at_once, driver)
     with tempfile.TemporaryDirectory(dir=sweep.folder.ray, ignore_cleanup_errors=True) as storage:
         tuner = tune.Tuner(
-            trainable,
+            tune.with_resources(trainable, resources_of),
             param_space={"pack": tune.grid_search(list(range(len(packs))))},
-            tune_config=tune.TuneConfig(scheduler=order, reuse_actors=True,
+            tune_config=tune.TuneConfig(scheduler=PackOrder(at_once, driver), reuse_actors=True,
                                         trial_dirname_creator=lambda trial: trial.trial_id),
             run_config=tune.RunConfig(
                 name="sweep", storage_path=storage, verbose=0, callbacks=[driver],
@@ -80,7 +78,7 @@ class PackTrainable(tune.Trainable):
     # Ray adds the arguments of `with_parameters` to the config.
     def setup(self, config: dict[str, Any], packs: Sequence[Pack], trainer: Trainer,  # type: ignore[override]
               plugins: Plugins, code: str, announces: bool) -> None:
-        """Prepare a worker for `pack`, the index of its first; with another program than `code` it refuses to train.
+        """Prepare a worker, and its first pack; with another program than `code` it refuses to train.
 
         If the worker `announces` itself, the first step of each pack says where it works.
         """
@@ -130,7 +128,7 @@ class PackOrder(FIFOScheduler):
     def __init__(self, starting: int, driver: Driver) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # Ray does not annotate it
         self._starting, self._driver = starting, driver  # starting: workers at once
-        self._freed: Any = None
+        self._freed: Any = None  # resources of the pack that has ended last
 
     def on_trial_add(self, tune_controller: Any, trial: Any) -> None:
         self._driver.controller = tune_controller
@@ -148,8 +146,8 @@ class PackOrder(FIFOScheduler):
     def choose_trial_to_run(self, tune_controller: Any) -> Any:
         """Return the waiting trial of Tune that gets a free worker; None leaves the choice to Tune.
 
-        It skips the first waiting packs, for which Tune is starting workers of their own. Only packs with the resources
-        of the pack that has just ended can use its worker.
+        It skips the first waiting packs, for which Tune is starting other workers. Only a pack that needs the same
+        resources as the one that has just ended can use its worker.
         """
         if self._freed is None:
             return None
@@ -201,7 +199,7 @@ class Driver(tune.Callback):
                 self._recorder.fail(self._pack(trial), result["error"], result["traceback"])
 
     def lets_go_on(self, trial: Any, result: dict[str, Any]) -> bool:
-        """Whether a worker may go on: with secret noise to train, or to send the result whose name is recorded."""
+        """Whether a worker may go on; with secret noise the recorder decides if it may train, or send its result."""
         item = result["item"]
         if isinstance(item, Hidden):
             with self._writing():
@@ -257,7 +255,9 @@ class Driver(tune.Callback):
             if has_waited:
                 raise
             self.sweep.progress.say(f"{error}; waiting for {clock.seconds['idle'] - clock.elapsed('idle'):.0f} s more")
-        clock.restart("warning", *(["idle"] if has_waited else []))
+        clock.restart("warning")
+        if has_waited:
+            clock.restart("idle")
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         self._workers.pop(trial.trial_id, None)  # it trains another pack
@@ -271,9 +271,9 @@ class Driver(tune.Callback):
         task_on(worker.node, end_process, worker.pid)
 
     def end(self) -> None:
-        """End all workers of a caller's Ray at once, as Tune would wait for the end of every epoch, and free it.
+        """End all workers of a caller's Ray at once, as Tune would wait for the end of every epoch.
 
-        Any other Ray ends them when this process leaves it.
+        Any other Ray ends its workers when this process leaves it.
         """
         if self.controller and self.watch.ray_of == "caller":
             for trial_id in list(self._workers):

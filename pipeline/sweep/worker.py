@@ -10,7 +10,7 @@ import socket
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -44,12 +44,14 @@ def epochs(pack: Pack, trainer: Trainer) -> Iterator[dict[str, Any]]:
     A result is `{"item": what the trainer yields}`. With a `Sealed` item the caller records its name before it asks for
     the next one. An exception in training becomes the last result, with `error` and `traceback`.
     """
-    live, is_sealed = {trial.trial_key for trial in pack.trials}, False
+    live = {trial.trial_key for trial in pack.trials}  # without an outcome so far
+    is_sealed = False
     try:
         # A request for the next item confirms the last one: after the last the trainer may remove its files.
         for item in trainer(pack):
             is_sealed |= isinstance(item, Sealed)
-            if (isinstance(item, list) and pack.shared.secure) or (isinstance(item, Result) and not is_sealed):
+            shows_epochs = isinstance(item, list) and pack.shared.secure
+            if shows_epochs or (isinstance(item, Result) and not is_sealed):
                 raise RuntimeError("with secret noise a result is sent alone, after its name, when it was sealed")
             if isinstance(item, Result):
                 live.clear()
@@ -68,7 +70,7 @@ def epochs(pack: Pack, trainer: Trainer) -> Iterator[dict[str, Any]]:
 def prepare_node(trials: Sequence[TrialConfig], data_folder: Path | None, checkpoints: Path,  # their folder
                  private_log: Path,  # for an error that shows a record
                  digests: Mapping[str, str] = MappingProxyType({})) -> None:  # of feature files, by their public names
-    """Prepare a node for trials, before several workers look at once for data, features and checkpoints."""
+    """Prepare data, features and the folder of checkpoints on a node, once for all of its workers."""
     from pipeline.learning.data.dataset import load_for
     from pipeline.learning.data.maps.computed import check_file, features
 
@@ -94,8 +96,8 @@ def _uncomputed(name: str, line: str) -> UserError:
 
 def prepare_elsewhere(plugins: Plugins, trials: Sequence[TrialConfig], data_folder: Path | None,
                       checkpoints: Path, private_log: Path, digests: Mapping[str, str]) -> None:
-    """Call `prepare_node` on a node other than the driver's; its installed libraries are not known."""
-    import pipeline.learning.training  # noqa: F401  imports all libraries of training
+    """Call `prepare_node` on a node other than the driver's."""
+    import pipeline.learning.training  # noqa: F401  fails at once where a library of training is not installed
 
     load_plugins(*plugins)  # first, as plugins define trials
     prepare_node(trials, data_folder, checkpoints, private_log, digests)
@@ -116,7 +118,7 @@ def train_pack(pack: Pack, *, device: str, threads: int, data_folder: Path | Non
     from pipeline.learning.data.maps.computed import check_file, steps
 
     torch.set_num_threads(threads)
-    for trial in pack.trials:  # not checked since another process composed them: a table's file may be another here
+    for trial in pack.trials:  # the driver has checked them, and a table's file may be another on this node
         trial.parts.data.check(trial)
     if pack.shared.feature_name:
         check_file(pack.shared, digests)
@@ -136,46 +138,56 @@ def train_pack(pack: Pack, *, device: str, threads: int, data_folder: Path | Non
 def sealed_training(pack: Pack, data: Dataset, keeper: CheckpointKeeper) -> Iterator[Item]:
     """Train a pack with secret noise: yield its progress, the name of its sealed result, and then the result.
 
-    A result that an earlier worker sealed is sent in place of training. An exception is the pack's outcome, as it may
-    depend on what was drawn; but want of memory or of a disk is a death. Every outcome is sealed after the last epoch:
-    if some were sealed earlier, a death would drop the others more often (docs/privacy.md, section 10).
+    A result that an earlier worker sealed is sent in place of training. A damaged one is deleted: nobody has seen it.
     """
-    from pipeline.learning.own.alone import lacks_memory
-
     folder = keeper.checkpoints.folder
     files = found(folder, pack)
-    for damaged in (file for file in files if file.problem):  # nobody has seen what was in it
+    for damaged in (file for file in files if file.problem):
         remove(damaged.path)
     file = next((file for file in files if not file.problem), None)
     if file is None:
         rehearse(pack, data, keeper)
-        begin, epoch = time.monotonic(), 0
-        try:
-            for hidden in _hidden_training(pack, data, keeper):
-                epoch = hidden.epoch
-                yield hidden
-            result = Result(keeper.history)
-        except Exception as error:
-            if isinstance(error, OSError) or lacks_memory(error):
-                raise WorkerDeath(without_message(error)) from error
-            result = Result((), without_message(error), traceback.format_exc())
-            pause = (time.monotonic() - begin) / max(1, epoch)
-            for missing in range(epoch + 1, pack.shared.epochs + 1):  # sealed as late as another outcome
-                time.sleep(pause)
-                yield Hidden(missing)
+        result = yield from _secret_result(pack, data, keeper)
         try:
             file = seal(folder, pack, result)
         except OSError as error:
             raise WorkerDeath(f"its result could not be sealed: {one_line(error)}") from error
+
     yield file.sealed
     yield unseal(file.path)
-    for sent in found(folder, pack):
+    for sent in found(folder, pack):  # the driver has stored it, as it asked for more
         remove(sent.path)
     keeper.end()
 
 
+def _secret_result(pack: Pack, data: Dataset, keeper: CheckpointKeeper) -> Generator[Hidden, None, Result]:
+    """Train a pack with secret noise: yield the epochs done, and return its result.
+
+    A failure is a result, as it may depend on what was drawn; lack of memory or disk is a death of the worker. After a
+    failure this waits until all epochs would be over: a worker's death must not lose successes more often than
+    failures (docs/privacy.md, section 10).
+    """
+    from pipeline.learning.own.alone import lacks_memory
+
+    begin = time.monotonic()
+    epoch = 0
+    try:
+        for hidden in _hidden_training(pack, data, keeper):
+            epoch = hidden.epoch
+            yield hidden
+        return Result(keeper.history)
+    except Exception as error:
+        if isinstance(error, OSError) or lacks_memory(error):
+            raise WorkerDeath(without_message(error)) from error
+        failure = Result((), without_message(error), traceback.format_exc())
+    pause = (time.monotonic() - begin) / max(1, epoch)
+    for missing in range(epoch + 1, pack.shared.epochs + 1):
+        time.sleep(pause)
+        yield Hidden(missing)
+    return failure
+
+
 def _hidden_training(pack: Pack, data: Dataset, keeper: CheckpointKeeper) -> Iterator[Hidden]:
-    """Train a pack to its last epoch; yield nothing but the epochs done."""
     from pipeline.learning import train
 
     with contextlib.closing(train.prepare(pack, data, keeper.device)) as training:
@@ -189,7 +201,7 @@ def _hidden_training(pack: Pack, data: Dataset, keeper: CheckpointKeeper) -> Ite
 def rehearse(pack: Pack, data: Dataset, keeper: CheckpointKeeper) -> None:
     """Take a step, evaluate, save a checkpoint and seal a result, on test records in place of training records.
 
-    What fails here is told and costs nothing, as no private record has a part in it.
+    A failure here may be shown and costs no epsilon, as no private record was used.
     """
     from pipeline.learning import train
     from pipeline.learning.data.maps.computed import public
@@ -241,12 +253,13 @@ class CheckpointKeeper:
         yield _noted(by_epoch[-1], f"resumed from epoch {training.epoch}")
 
     def keep(self, training: Training, records: list[EpochRecord]) -> list[EpochRecord]:
-        """Save a checkpoint if one is due; return the records, with a note in their tags if there is one."""
+        """Save a checkpoint if one is due; return the records, tagged with a note if there is one."""
         self.history += records
         is_last = training.epoch == self._pack.shared.epochs
         if not is_last and time.monotonic() - self._tried_at >= self.checkpoints.seconds:
             self._save(training)
-        noted, self._note = _noted(records, self._note), ""
+        noted = _noted(records, self._note)
+        self._note = ""
         return noted
 
     def end(self) -> None:
@@ -259,15 +272,14 @@ class CheckpointKeeper:
             arrays, values = training.capture()
             self.checkpoints.save(self._pack, Checkpoint(self.device, arrays, values, self.history))
         except OSError as error:
-            if not self._warned:
-                problem = (f"no checkpoint could be written ({one_line(error)}), the one before is kept, training goes "
-                           "on")
-                self._note = f"{self._note}; {problem}" if self._note else problem
-                self._warned = True
+            if self._warned:
+                return
+            problem = f"no checkpoint could be written ({one_line(error)}), the one before is kept, training goes on"
+            self._note = f"{self._note}; {problem}" if self._note else problem
+            self._warned = True
 
 
 def _noted(records: list[EpochRecord], note: str) -> list[EpochRecord]:
-    """Return the records with a note in their tag `checkpoint`; an empty note changes nothing."""
     if not note:
         return records
     return [dataclasses.replace(record, tags={**record.tags, "checkpoint": note}) for record in records]
@@ -279,7 +291,6 @@ def _note_of(records: list[EpochRecord]) -> str:
 
 @functools.lru_cache(maxsize=2)
 def _dataset(name: str, folder: Path | None, device: str) -> Dataset:
-    """Load the data set once per worker process, for all packs that it trains."""
     from pipeline.learning.data.dataset import DataError, load
 
     try:

@@ -219,7 +219,8 @@ def total_costs(runs: Iterable[TrackedRun]) -> tuple[float, float]:
     for run in runs:
         epsilons = [value for metric, value in run.metrics.items() if metric.startswith("epsilon/certified/")]
         for name in names_of(run.tags) or [""] if epsilons else ():
-            cost, release = (min(epsilons), float(run.tags["privacy.delta"])), f"{run.trial_key} {name}"
+            cost = min(epsilons), float(run.tags["privacy.delta"])
+            release = f"{run.trial_key} {name}"
             costs[release] = max(costs.get(release, cost), cost)
     return sum(epsilon for epsilon, _ in costs.values()), sum(delta for _, delta in costs.values())
 

@@ -213,8 +213,7 @@ class Client:
             metrics, run_params, run_tags = metrics[MAX_METRICS:], run_params[MAX_PARAMS:], run_tags[MAX_TAGS:]
 
     def log_dataset(self, run_id: str, name: str) -> None:
-        """Log a data set to a run for MLflow's column of data sets: its name alone, no path and no digest of records.
-        """
+        """Log a data set's name to a run, for MLflow's column of data sets; no path, and no digest of records."""
         from mlflow.entities import Dataset, DatasetInput, InputTag
 
         dataset = Dataset(name, digest="not recorded", source_type="name", source=json.dumps({"name": name}))

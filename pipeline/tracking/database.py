@@ -26,7 +26,7 @@ def database(uri: str) -> Path | None:
 def create(path: Path) -> None:
     """Create a missing database with a write-ahead log, so that readers and the writer do not wait for each other.
 
-    One whose process was killed while MLflow made the tables is renamed: it has no sweep, and MLflow cannot go on.
+    A database with only some of MLflow's tables, as its process was killed, is renamed: MLflow could not use it.
     """
     if path.exists() and not is_set_up(path):
         for part in path.parent.glob(f"{path.name}*"):
@@ -53,24 +53,27 @@ def is_set_up(path: Path) -> bool:
 
 
 def set_up_connections() -> None:
-    """Let all connections of this process, which MLflow makes, do without flushes and read where nobody can write."""
+    """Set up every later connection of this process to SQLite, as MLflow makes them: by the two functions below."""
     from sqlalchemy import event
     from sqlalchemy.engine import Engine
 
-    if not event.contains(Engine, "connect", _without_flushes):
-        event.listen(Engine, "connect", _without_flushes)
-        event.listen(Engine, "do_connect", _reading_only)
+    if not event.contains(Engine, "connect", _skip_flushes):
+        event.listen(Engine, "connect", _skip_flushes)
+        event.listen(Engine, "do_connect", _open_read_only_folder)
 
 
-def _reading_only(dialect: Any, record: Any, arguments: list[Any], options: dict[str, Any]) -> None:
-    """Tell SQLite that nobody writes to a database in a folder that cannot be written."""
-    # It would otherwise create files of the write-ahead log, and not open the database without them.
+def _open_read_only_folder(dialect: Any, record: Any, arguments: list[Any], options: dict[str, Any]) -> None:
+    """Open a database in a folder that cannot be written as immutable (SQLAlchemy calls this before it connects).
+
+    SQLite would otherwise fail, as it cannot create the files of the write-ahead log there.
+    """
     path = Path(str(arguments[0])) if dialect.name == "sqlite" and arguments else None
     if path and path.exists() and not os.access(path.parent, os.W_OK) and not Path(f"{path}-wal").exists():
-        arguments[0], options["uri"] = f"{path.absolute().as_uri()}?mode=ro&immutable=1", True
+        arguments[0] = f"{path.absolute().as_uri()}?mode=ro&immutable=1"
+        options["uri"] = True
 
 
-def _without_flushes(connection: Any, record: Any) -> None:
+def _skip_flushes(connection: Any, record: Any) -> None:
     """Stop SQLite from flushing the disk at every commit (some ten per trial), if it has a write-ahead log.
 
     The log protects against processes that die. A power failure may cost the last commits, not the database.
@@ -83,10 +86,10 @@ def _without_flushes(connection: Any, record: Any) -> None:
 
 @contextlib.contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Let Ctrl-C and SIGTERM wait for the end of the block: a transaction that one breaks off may keep its lock."""
-    is_main = threading.current_thread() is threading.main_thread()
-    handlers = {number: handler for number in (signal.SIGINT, signal.SIGTERM)
-                if is_main and callable(handler := signal.getsignal(number))}
+    """Delay Ctrl-C and SIGTERM to the end of the block: an interrupted transaction may keep its lock."""
+    is_main = threading.current_thread() is threading.main_thread()  # no other thread may set handlers
+    found = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    handlers = {number: handler for number, handler in found.items() if is_main and callable(handler)}
     caught: list[int] = []
     for number in handlers:
         signal.signal(number, lambda number, frame: caught.append(number))

@@ -45,7 +45,8 @@ class Files:
                 return Path(self._client.download_artifacts(run_id, name, scratch)).read_bytes()
 
     def _of(self, run: Any) -> list[Path]:
-        """Return this host's folders for files of MLflow's run, that of new ones first; none if a server has them."""
+        """Return this host's folders for files of MLflow's run, none if a server has them; new files go to the first.
+        """
         recorded = local_folder(run.info.artifact_uri)
         if recorded is None:
             return []

@@ -60,7 +60,7 @@ class Patience:
                 return answer
 
     def _pause(self, start: float) -> bool:
-        """Tell that a call that began at `start` failed, and wait for the next try; return False if there is none."""
+        """Report a failed call, which began at `start`, and wait for the next try; return False if there is none."""
         if not self._seconds:
             return False
         now = time.monotonic()

@@ -196,27 +196,29 @@ class Reader:
         published = [*filter(artifacts.has_released, runs), *self._trash()]
         others = [run for run in published if run.trial_key not in in_file]
         tags = self.tags()
-        rule, by_scores = tags.get(artifacts.BY_SCORES, ""), artifacts.ASKED_BY_SCORES in tags
+        rule = tags.get(artifacts.BY_SCORES, "")
+        by_scores = artifacts.ASKED_BY_SCORES in tags
         stopping = experiment.plan.rule if experiment else ""  # empty unless the file has random stopping
         lost = [run for run in runs if run.status == "lost" and run.trial_key in in_file]
         twice = _named_twice(run for run in published if run.trial_key in in_file)
-        if (stopping or rule) and (others or twice or (stopping and rule not in ("", "true", stopping))):
+        has_other_rule = stopping and rule not in ("", "true", stopping)
+        if (stopping or rule) and (others or twice or has_other_rule):
             return Past(no_price="selection: random stopping was used under this name, whose price covers one draw "
                         "alone, and the file has changed since; give the experiment another name")
         if stopping or not (others or lost or twice):  # the price of random stopping covers a lost trial
             return NO_PAST._replace(by_scores=by_scores)
-        keys, other_keys = ({run.trial_key for run in some} for some in (published, others))
+        keys = {run.trial_key for run in published}
+        other_keys = {run.trial_key for run in others}
         past = Past(in_file=len(keys - other_keys), others=len(other_keys), by_scores=by_scores)
         try:
             releases = [release for run in others for release in artifacts.releases_of(run)]
-            releases += [Release(trial := config_of(run), trial.epochs, name=name) for run, name in twice]
+            releases += [Release(config_of(run), config_of(run).epochs, name=name) for run, name in twice]
             return past._replace(releases=tuple(releases), lost=tuple(map(config_of, lost)))
         except ConfigError as error:
             return past._replace(no_price=f"a trial that is not in the file cannot be read: {error}")
 
     def _in_file(self, experiment: Experiment, runs: Sequence[TrackedRun]) -> set[str]:
-        """Return the trial_keys of an experiment's trials; of a search, those of its suggestions in the present space.
-        """
+        """Return the trial_keys of an experiment's trials; for a search, of its suggestions in the present space."""
         plan = experiment.plan
         if not isinstance(plan, Search):
             return {trial.trial_key for trial in experiment.trials}
@@ -262,7 +264,8 @@ class Reader:
 
     def kept(self, run: TrackedRun) -> list[EpochRecord]:
         """Return the records of a trial with secret noise that were kept with its run; none before, or if damaged."""
-        content, weights = (self._files.read(run.run_id, name) for name in (artifacts.RELEASED, artifacts.WEIGHTS))
+        content = self._files.read(run.run_id, artifacts.RELEASED)
+        weights = self._files.read(run.run_id, artifacts.WEIGHTS)
         try:
             arrays = load(weights or b"")
             return [EpochRecord.from_entry(entry, arrays) for entry in json.loads(content or "[]")]
@@ -288,8 +291,12 @@ class Reader:
             tags = run.data.tags
             if tags.get("privacy.certified", "false") != "false" and tags.get("privacy.relation") == relation:
                 runs.setdefault(run.info.experiment_id, []).append(tracked(run))
-        return {experiments[where].name: tuple(json.loads(budget)[:2]) if (budget := budgets[where])
-                else artifacts.total_costs(its_runs) for where, its_runs in runs.items()}
+        pairs: dict[str, tuple[float, float]] = {}
+        for experiment_id, its_runs in runs.items():
+            budget = budgets[experiment_id]
+            pair = tuple(json.loads(budget)[:2]) if budget else artifacts.total_costs(its_runs)
+            pairs[experiments[experiment_id].name] = pair
+        return pairs
 
     def _text(self, name: str) -> str:
         return (self._files.read(self._parent(), name) or b"").decode("utf-8")
@@ -383,7 +390,7 @@ def _pointed_to(run: TrackedRun, target: TrackedRun | None) -> TrackedRun:
 
 
 def _named_twice(runs: Iterable[TrackedRun]) -> list[tuple[TrackedRun, str]]:
-    """Return (run, name) for the names of these runs but the first of each trial, which was paid for again."""
+    """Return (run, name) for every further name of a trial after its first: each was paid for again."""
     first: dict[str, str] = {}  # by trial_key
     return [(run, name) for run in runs for name in names_of(run.tags)
             if first.setdefault(run.trial_key, name) != name]

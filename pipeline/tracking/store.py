@@ -148,8 +148,8 @@ class Store(Reader):
     def relocate(self) -> list[str]:
         """Record where a moved store's artifacts lie now, for MLflow's page; return a line if it was moved or copied.
 
-        A recorded folder of a store that still exists stays recorded: this store may be a copy of it, or both may be
-        one folder that other hosts have there.
+        If the recorded folder still exists, it stays recorded: this store may be a copy of it, or the same folder as
+        other hosts see it.
         """
         with self._locked():
             return self._files.relocate()
@@ -196,7 +196,7 @@ class Store(Reader):
                   for epoch, value in self.history(run_id, metric)}
         started = Started(config, run, logged, set(run.data.params))
         # A resumed run may lack params: its process may have ended between creating the run and this line.
-        settings = {name: artifacts.param_text(value) for name, value in config.canonical().items()}
+        settings = {field: artifacts.param_text(value) for field, value in config.canonical().items()}
         params = started.new_params(settings)
         changed_tags = {tag: text for tag, text in tags.items() if run.data.tags.get(tag) != text}
         self._client.write(run_id, params=params, tags=changed_tags)
@@ -217,7 +217,7 @@ class Store(Reader):
                 raise TrackingError(f"trial {key} has {len(run_ids)} runs: {', '.join(run_ids)}; delete all but one, "
                                     f"and keep one with a tag {NAMED}NAME")
             run = self._resume(key, run_ids[0]) if run_ids else None
-            if run is None:
+            if run is None:  # no run yet, or one that `_resume` has deleted
                 identity = {"trial_key": key, "mlflow.parentRunId": self._parent(), **origin(), **tags}
                 run = self._client.create_run(self.experiment_id, run_name=name, tags=identity)
                 run_ids[:] = [run.info.run_id]  # also in the listing, whose list this is
@@ -239,7 +239,6 @@ class Store(Reader):
             self._log_trial(key, group)
 
     def _log_trial(self, key: str, records: Sequence[EpochRecord]) -> None:
-        """Write checked records of one trial, and close it with an outcome."""
         started = self._started[key]
         new = started.new_points(records)
         # The clock is written first: if the call then fails, the epoch still counts as released.
@@ -259,7 +258,8 @@ class Store(Reader):
     def take_over(self, config: TrialConfig, other: TrackedRun, also: Sequence[str] = ()) -> None:
         """Add a trial's run that points to `other`, its run in another sweep, with params and last metrics of that."""
         tags = {tag: text for tag, text in other.tags.items() if not tag.startswith("mlflow.")}  # of the run itself
-        run_id, started = self.start(config, tags, also), self._started[config.trial_key]
+        run_id = self.start(config, tags, also)
+        started = self._started[config.trial_key]
         # Its epochs are written before it counts as done, so that nobody uses what a budget has not charged.
         self._client.write(run_id, [(metric, value, other.epoch) for metric, value in other.metrics.items()],
                            params=started.new_params(other.params), tags={"status": other.status})
@@ -268,13 +268,15 @@ class Store(Reader):
     def _resume(self, key: str, run_id: str) -> Any:
         """Mark a trial's unfinished run as running again, and return MLflow's run as it was before.
 
-        Return None after a run that points to another sweep's, which is incomplete or leads nowhere, was deleted.
+        A run that only points to another sweep's run has nothing to resume: it is deleted, and None is returned. Such a
+        trial starts only if its pointer is incomplete, or the other run is gone.
         """
         run = self._client.get_run(run_id)
         if REUSED in run.data.tags:
             self._client.delete_run(run_id)
             return None
-        if (status := tracked(run).status) in artifacts.ENDED:
+        status = tracked(run).status
+        if status in artifacts.ENDED:
             raise TrackingError(f"trial {key} is {status} already, run {run_id}")
         if "failure" in run.data.tags:
             with ignoring_error("RESOURCE_DOES_NOT_EXIST"):  # deleted by a call with a lost answer
@@ -396,8 +398,7 @@ class Store(Reader):
         self._client.write(self._parent(), [(name, float(value), step) for name, value in metrics.items()], tags=tags)
 
     def _without_empty(self, key: str = "") -> list[TrackedRun]:
-        """Delete empty runs of trials that have another one, and return the others, oldest first: of one trial or all.
-        """
+        """Delete each empty run of a trial with another run; return the others, oldest first: of one trial or all."""
         # If the answer of a call that creates a run is lost, the call is repeated, and an empty run is left.
         found = self._search(f"tags.trial_key = '{key}'" if key else "")
         runs = [tracked(run) for run in found if "trial_key" in run.data.tags]

@@ -108,8 +108,8 @@ def serve(store: Reader, port: int, host: str = LOOPBACK[0]) -> int:
 
 def in_use(host: str, port: int) -> bool:
     """Whether another program listens on a port of this machine."""
-    first, *_ = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)  # a host may have several addresses
-    family, kind, protocol, _, socket_address = first
+    addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)  # a host may have several
+    family, kind, protocol, _, socket_address = addresses[0]
     with socket.socket(family, kind, protocol) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a port that was just released is free
         try:

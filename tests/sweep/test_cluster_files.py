@@ -18,7 +18,7 @@ from ray.autoscaler._private.util import prepare_config, validate_config
 from ray.scripts.scripts import cli as ray_cli
 
 from pipeline.experiment.experiment import load_experiment
-from pipeline.sweep.checks import ADVICE
+from pipeline.sweep.checks import RESOURCES
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "experiments" / "cluster"
@@ -45,7 +45,7 @@ def sweep_options(command: str) -> dict:
 
 def opus(resources: str) -> float:
     offered = json.loads(resources)
-    assert set(offered) <= set(ADVICE)
+    assert set(offered) <= set(RESOURCES)
     return offered.get("OPU", 0)
 
 

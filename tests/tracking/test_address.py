@@ -19,10 +19,10 @@ def nothing_installed(monkeypatch):
     """No driver of a database."""
     found, modules = builtins.__import__, {module for module, _ in DRIVERS.values()}
 
-    def without(name, *rest):
-        if name in modules:
+    def without(name, globals=None, locals=None, fromlist=(), level=0):
+        if name in modules and level == 0:  # SQLAlchemy names its own modules so, relative to a package
             raise ModuleNotFoundError(f"No module named '{name}'", name=name)
-        return found(name, *rest)
+        return found(name, globals, locals, fromlist, level)
 
     monkeypatch.setattr(builtins, "__import__", without)
 
