@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import Field
 from typing import Any, NamedTuple
 
+import pandas as pd
+
 from analysis.exhibits.evidence import KEY, NO_FRONTIER, Evidence, Key
 from analysis.labels import DATASETS, NON_PRIVATE, algorithm_labels, setting_label
 from analysis.statistics import accuracy_error, welch_interval
@@ -106,6 +108,8 @@ def edge(evidence: Evidence) -> Doubt | None:
     5% of the range, on its own scale, count as the end. A `choice` in a search has no end.
     """
     plan = evidence.experiment.plan
+    numeric = [field for field in settings() if type(field.default) in (int, float) and field.name not in MEASURED]
+    tuned = [field for field in numeric if evidence.tried.get(field.name, pd.Series()).nunique() > 1]
     at_end: list[Key] = []
     descriptions: dict[str, None] = {}  # each once, in order
     for row in evidence.rows:
@@ -113,7 +117,7 @@ def edge(evidence: Evidence) -> Doubt | None:
             continue
         rivals = evidence.rivals(row["key"])
         chosen = rivals[rivals["point"] == row["point"]].iloc[0]  # of any seed
-        for field in _tuned_fields(evidence, row["kind"]):
+        for field in (field for field in tuned if field.name not in KINDS[row["kind"]].noise):
             domain = plan.space.get(field.name) if isinstance(plan, Search) else None
             value, values = chosen[field.name], rivals[field.name].dropna()
             ends = domain.ends if domain else (values.min(), values.max())
@@ -124,14 +128,6 @@ def edge(evidence: Evidence) -> Doubt | None:
     return _doubt("edge", at_end, evidence, lambda where: (
         f"{where}: the best value lies at the end of its grid ({abridged([*descriptions], MOST_NAMED, '; ')}), and "
         "better ones may lie beyond; widen the grid there."))
-
-
-def _tuned_fields(evidence: Evidence, kind: str) -> list[Field[Any]]:
-    """Return the numeric settings with several tried values, except noise and the settings in `MEASURED`."""
-    excluded = (*MEASURED, *KINDS[kind].noise)
-    numeric = [field for field in settings() if type(field.default) in (int, float) and field.name not in excluded]
-    tried = evidence.tried
-    return [field for field in numeric if field.name in tried and tried[field.name].nunique() > 1]
 
 
 def effort(evidence: Evidence) -> Doubt | None:

@@ -14,7 +14,7 @@ from matplotlib.ticker import MaxNLocator
 
 from analysis import style
 from analysis.exhibits.exhibit import Exhibit
-from analysis.exhibits.metrics import METRICS, Metric, layer_name
+from analysis.exhibits.metrics import METRICS, layer_name
 from analysis.labels import NON_PRIVATE, algorithm_labels, by_noise, setting_label
 from analysis.runs import ReportError, common_value, load_history, require_replicates, such, trials_of
 from analysis.statistics import SUMMARY
@@ -46,19 +46,14 @@ def tabulate(accuracy: pd.DataFrame, alignment: pd.DataFrame) -> pd.DataFrame:
     if alignment.empty:
         raise ReportError(f"figure2: needs {ALIGNMENT} of pdfa trials, found none (pdfa trials with "
                             "alignment_batches >= 1 measure it)")
-    tables = []
+    rows: list[dict[str, Any]] = []
     for metric, history in ((ACCURACY, accuracy), (COSINE, alignment)):
         for (algorithm, setting), cell in history.groupby(["algorithm", "setting"], sort=False):
-            tables.append(by_epoch(cell, metric).assign(panel=metric.name, algorithm=algorithm, setting=setting))
-    return pd.concat(tables)[["panel", "algorithm", "setting", "epoch", *SUMMARY]]
-
-
-def by_epoch(cell: pd.DataFrame, metric: Metric) -> pd.DataFrame:
-    """Return the mean of a metric over the trials of a history and its intervals: columns epoch and `SUMMARY`."""
-    # A diverged trial stays in the mean with its last value; otherwise the curve would seem to recover.
-    by_trial = cell.pivot(index="epoch", columns="trial_key", values="value").ffill() * metric.factor
-    return pd.DataFrame([{"epoch": epoch, **metric.summarize(values.dropna())}
-                         for epoch, values in by_trial.iterrows()])
+            # A diverged trial stays in the mean with its last value; otherwise the curve would seem to recover.
+            by_trial = cell.pivot(index="epoch", columns="trial_key", values="value").ffill() * metric.factor
+            rows += [{"panel": metric.name, "algorithm": algorithm, "setting": setting, "epoch": epoch,
+                      **metric.summarize(values.dropna())} for epoch, values in by_trial.iterrows()]
+    return pd.DataFrame(rows)[["panel", "algorithm", "setting", "epoch", *SUMMARY]]
 
 
 def plot(table: pd.DataFrame, layer: str = f"layer {LAYER}") -> Figure:

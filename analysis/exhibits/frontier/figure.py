@@ -72,8 +72,12 @@ def panels_of(frame: pd.DataFrame, frames: Sequence[pd.DataFrame], marked: pd.Da
 
 def _dots(panels: Sequence[Panel], lines: Sequence[str], found: dict[Any, Any]) -> Figure | None:
     """Plot a row for each line at its only epsilon, results of others among them; none for a single row."""
-    looks = [{key: {**look, "label": f"{look['label']} ({_epsilon(panel.points)})"} for key, look in found.items()}
-             | others.dots(panel.marked) for panel in panels]
+    looks = []
+    for panel in panels:
+        sign = "≤" if panel.points["setting"].str.contains("epsilon=").all() else "="  # a target is met from below
+        epsilon = f"ε {sign} {compared_epsilon(panel.points).iloc[0]:.3g}"
+        own = {key: {**look, "label": f"{look['label']} ({epsilon})"} for key, look in found.items()}
+        looks.append(own | others.dots(panel.marked))
     rows = max(len(panel.points) + len(panel.marked) for panel in panels)
     if rows == 1:
         return None
@@ -86,12 +90,6 @@ def _dots(panels: Sequence[Panel], lines: Sequence[str], found: dict[Any, Any]) 
         style.dots(pd.concat([panel.points, panel.marked]), look, keys, ax)
         style.name_axes(ax, METRICS[common_value(panel.points["metric"])].label, "", panel.title, beside=1.2)
     return figure
-
-
-def _epsilon(points: pd.DataFrame) -> str:
-    """Return the one epsilon of points: `ε ≤ 3` for a target, which is met from below."""
-    sign = "≤" if points["setting"].str.contains("epsilon=").all() else "="
-    return f"ε {sign} {compared_epsilon(points).iloc[0]:.3g}"
 
 
 def frontier_axes(points: pd.DataFrame, ax: Axes) -> Axes:
