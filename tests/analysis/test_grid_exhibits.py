@@ -138,7 +138,7 @@ def test_the_price_is_of_all_that_was_compared_seeds_included(monkeypatch):
         return SimpleNamespace(value=100 * trials[0].target_epsilon + len(trials) + (trials[0].algorithm == "dfa"))
 
     monkeypatch.setattr(choice, "selected_epsilon", selected)
-    monkeypatch.setattr(choice, "composed_epsilon", choice.composed_epsilon.__wrapped__)  # kept values are of other tests
+    monkeypatch.setattr(choice, "composed_epsilon", choice.composed_epsilon.__wrapped__)  # not cached
     runs = tracked(GRID)
     points = choice.price(frontiers.frontier(runs), frontiers.tried_runs(runs, "certified"))
     points = points.set_index(["algorithm", "setting"])
@@ -355,7 +355,7 @@ def test_a_choice_that_composition_does_not_cover_is_said_to_have_no_price(monke
         raise UnsupportedAccounting("delta: must be one")
 
     monkeypatch.setattr(choice, "selected_epsilon", unsupported)
-    monkeypatch.setattr(choice, "composed_epsilon", choice.composed_epsilon.__wrapped__)  # kept values are of other tests
+    monkeypatch.setattr(choice, "composed_epsilon", choice.composed_epsilon.__wrapped__)  # not cached
     assert "At certified ε ≤ 3 (no ε covers the choice of settings), BP" in said(tracked(INNER), INNER).verdict
 
 
