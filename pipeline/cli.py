@@ -213,14 +213,14 @@ def status(target: str | None, changes: tuple[str, ...], mlruns: Path, private: 
         raise ConfigError(f"--set: changes what FILE says, got none with {' '.join(changes)}")
     experiment = find_experiment(target, _assignments("--set", changes), mlruns) if target else None
     store = Reader(root=mlruns)
-    words = [target] if target else []
+    arguments = [target] if target else []  # of the command that the state of a sweep suggests
     for change in changes:
-        words += ["--set", change]
+        arguments += ["--set", change]
 
     def print_states() -> bool:
         """Print the state of every sweep; return whether any sweep is running."""
         if experiment:
-            states = [sweep_status.read(store, experiment.name, experiment, words, private)]
+            states = [sweep_status.read(store, experiment.name, experiment, arguments, private)]
             refusals: list[str] = []
         else:
             states, refusals = sweep_status.read_all(store, private)

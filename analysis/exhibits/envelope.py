@@ -26,23 +26,24 @@ def varied(runs: pd.DataFrame, by: Sequence[str], ignored: Sequence[str] = ("see
 
 
 def best(runs: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
-    """Return each cell's runs of one setting: the one with the highest mean validation accuracy at the last epoch.
+    """Return the runs of each cell's best configuration, by mean validation accuracy at the last epoch.
 
-    Test accuracy is not used. Two columns are added: `chosen`, the fields that vary within any cell, as text (empty if
-    none varies), and `choices`, the number of settings in the cell. Among several settings, all runs need validation
-    accuracy (`ReportError`).
+    A cell is the runs with equal `by`; a configuration is all settings but the seed. Test accuracy is not used. Two
+    columns are added: `chosen`, the fields that vary within any cell, as text (empty if none varies), and `choices`,
+    the number of configurations in the cell. Where there are several, all runs need validation accuracy
+    (`ReportError`).
     """
     varied_fields = varied(runs, by)
     setting_texts = [settings_text(trial, varied_fields) for trial in trials_of(runs)]
     runs = runs.assign(chosen=setting_texts, choices=1)
-    if not varied_fields:  # one setting in every cell: nothing to choose
+    if not varied_fields:  # one configuration in every cell: nothing to choose
         return runs
     require_accuracy(runs, SCORE)
-    runs = runs.assign(key=ask(runs, setting_key))  # equal for runs of one setting
+    runs = runs.assign(key=ask(runs, setting_key))  # equal for runs of one configuration
     runs["score"] = runs.groupby([*by, "key"], dropna=False)[SCORE].transform("mean")
     cells = runs.groupby(list(by), dropna=False)
     runs["choices"] = cells["key"].transform("nunique")
-    # For every run, the setting with the best score in its cell; if scores are equal, the first declared one.
+    # For every run, the configuration with the best score in its cell; if scores are equal, the first declared one.
     best_key = cells["score"].transform("idxmax").map(runs["key"])
     return runs[runs["key"] == best_key].drop(columns=["key", "score"])
 

@@ -87,14 +87,15 @@ def by(trials: Sequence[TrialConfig], name: str, experiment: Experiment) -> str:
 
 
 def with_axes(trials: Sequence[TrialConfig], axes: Sequence[str]) -> list[TrialConfig]:
-    """Return the trials that use these settings, with noise given as they say."""
-    def gives(trial: TrialConfig, axis: str) -> bool:
-        """Whether a trial's noise is given by this setting: sigma, but not where a target sets it."""
-        targets = {"sigma": trial.target_label_epsilon, "noise_multiplier": trial.target_epsilon}
-        return not targets.get(axis) and (axis in targets or bool(getattr(trial, axis)))
+    """Return the trials that use all these settings; of those of the noise, the trials whose noise they set."""
+    def uses(trial: TrialConfig, axis: str) -> bool:
+        if axis not in trial.canonical():
+            return False
+        if axis in ("sigma", "noise_multiplier"):  # a level counts, 0 too, unless a target sets it
+            return not (trial.target_label_epsilon if axis == "sigma" else trial.target_epsilon)
+        return axis not in NOISE or bool(getattr(trial, axis))  # a target of 0 sets nothing
 
-    return [trial for trial in trials if all(axis in trial.canonical() and (axis not in NOISE or gives(trial, axis))
-                                             for axis in axes)]
+    return [trial for trial in trials if all(uses(trial, axis) for axis in axes)]
 
 
 def layout_by(trials: Sequence[TrialConfig], axes: Sequence[str], experiment: Experiment) -> Layout:

@@ -44,7 +44,7 @@ def load_plugins(names: Sequence[str], folder: Path) -> None:
     importlib.invalidate_caches()  # a file may have just been written
     for name in names:
         if name.endswith(".yaml"):  # read again: another one of the name is refused
-            LOADED[name] = _enter_table(folder / name)
+            LOADED[name] = _register_table(folder / name)
         elif name not in LOADED:  # a reload could record a newer digest than that of the code that runs
             LOADED[name] = _import(name, folder)
 
@@ -60,7 +60,8 @@ def _import(name: str, folder: Path) -> str:
         return hashlib.sha256(Path(file).read_bytes()).hexdigest()[:16]
 
 
-def _enter_table(path: Path) -> str:
+def _register_table(path: Path) -> str:
+    """Register the data set that a file declares; return the digest of what is public of it."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeError) as error:

@@ -88,31 +88,30 @@ class Training:
         self.measured_records = pack.shared.batch_size  # in a batch of test records
 
     def _split_records(self) -> None:
-        """Draw each trial's training, validation and canary records, and compute the networks' inputs."""
+        """Draw each trial's training, validation and canary records; a canary that is left out becomes `ABSENT`."""
         shared, trials, data = self.pack.shared, self.pack.trials, self.data
         n_training, n_validation = shared.split_sizes
         n_used = n_training + n_validation  # the settings may leave out records
         splits = [split(data.spec.n_train, n_validation, trial.seed, n_used) for trial in trials]
         self.validation = torch.from_numpy(np.stack([validation for _, validation in splits])).to(self.device)
-        self.train_inputs, self.test_inputs = inputs(data, shared, self.arithmetic.inputs)
-        self.evaluation = Evaluation(tuple(with_noise(t) for t in trials), data, self.train_inputs, self.test_inputs,
-                                     self.validation)
         self.records = [training for training, _ in splits]
         self.canaries = Canaries(trials, self.records, data.train_y, data.spec.n_classes) if shared.canaries else None
         if self.canaries:
             self.records = self.canaries.remaining
 
     def _build(self) -> None:
-        """Build what a step needs; the mechanism gets the trials with the noise that a target epsilon requires."""
+        """Build what a step and an evaluation need."""
         shared, trials = self.pack.shared, self.pack.trials
+        noisy = tuple(with_noise(trial) for trial in trials)  # with the noise that a target epsilon requires
+        self.train_inputs, self.test_inputs = inputs(self.data, shared, self.arithmetic.inputs)
+        self.evaluation = Evaluation(noisy, self.data, self.train_inputs, self.test_inputs, self.validation)
         self.sampler = BatchSampler(shared.sampler, self.records, [t.seed for t in trials], shared.batch_size,
                                     shared.steps_per_epoch, self.device, secure=shared.secure)
         self.net = self._network()
         self.loss = self.arithmetic.loss()
         self.feedback = self.arithmetic.feedback(self.net)
         start_output(self.net, shared, self.feedback.matrices)
-        self.mechanism = make_mechanism(Pack(tuple(with_noise(t) for t in trials)), self.net, self.device,
-                                        self.feedback.matrices)
+        self.mechanism = make_mechanism(Pack(noisy), self.net, self.device, self.feedback.matrices)
         self.update = self.net.blank_parameters(len(trials), self.device)
         self.gradient = self.net.blank_parameters(len(trials), self.device)  # for alignment alone
         self.optimizer: Update = UPDATES[shared.parts.optimizer](shared, self.net.parameters.flat, self.update.flat)

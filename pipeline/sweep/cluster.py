@@ -251,7 +251,7 @@ def _join(sweep: Sweep, address: str) -> None:
 
 def _start_here(sweep: Sweep, workers: int | None, prepare: Callable[[], object],
                 at_end: contextlib.ExitStack) -> None:
-    """Prepare this machine and start Ray on it, with a folder for this user alone, which goes at the end."""
+    """Check this machine, prepare it, and start Ray on it; `at_end` then removes the folder that Ray writes to."""
     check_machine(sweep.possible, sweep.experiment.resources, local_offer(workers))
     prepare()
     opus: dict[str, float] = {"OPU": 1} if any(trial.needs_opu for trial in sweep.possible) else {}

@@ -195,9 +195,9 @@ def _pack_rows(run: DryRun, varied: Sequence[str]) -> list[tuple[str, ...]]:
 
 
 def _guesses(run: DryRun, varied: Sequence[str]) -> Iterator[str]:
-    """Yield a line on the kinds of packs for which there was no time, and from which kinds theirs follows."""
+    """Yield `not timed: 2 kinds of packs, ...: A from B; C from B`, if there was no time for some kinds."""
     if guessed := run.estimate.guessed:
-        named = [" from ".join(_settings(pack.trials, varied) for pack in pair) for pair in guessed]
+        named = [f"{_settings(pack.trials, varied)} from {_settings(timed.trials, varied)}" for pack, timed in guessed]
         more = [f"and {len(named) - MOST_NAMED} more"] if len(named) > MOST_NAMED else []
         yield (f"not timed: {counted(len(guessed), 'kind')} of packs, for want of time; estimated by multiplications: "
                f"{'; '.join([*named[:MOST_NAMED], *more])}")

@@ -83,10 +83,11 @@ class Pace:
 def estimate(packs: Sequence[Pack], workers: int, opus: int, threads: int, device: str, until: float) -> Estimate:
     """Return how long a sweep of these packs takes, `workers` at a time; OPUs are timed as simulated.
 
-    No kind is timed once this process has had `until` seconds of the processor, except the one with the most work.
+    The kind of pack with the most work is timed always, others until this process has had `until` seconds of the
+    processor. `threads` are those of one worker, and `opus` the OPUs of all.
     """
     torch.set_num_threads(threads)
-    paces, sources = _paces(packs, torch.device(device), until)
+    paces, guessed = _paces(packs, torch.device(device), until)
     busy = [0.0] * workers  # seconds of each worker
     opu_seconds = 0.0  # of all packs that need an OPU
     known: list[set[object]] = [set() for _ in busy]  # inputs and epsilons that a worker has computed
@@ -103,7 +104,7 @@ def estimate(packs: Sequence[Pack], workers: int, opus: int, threads: int, devic
             opu_seconds += pack_seconds
     # The slower of two limits: all workers are busy, or all OPUs are.
     training = max(*busy, opu_seconds / min(workers, max(1, opus)))
-    return Estimate(START * _process_seconds() + training, tuple(sources))
+    return Estimate(START * _process_seconds() + training, tuple(guessed))
 
 
 def _computed_once(pack: Pack, pace: Pace) -> dict[object, float]:

@@ -247,14 +247,15 @@ class Recorder:
     def fail(self, pack: Pack, reason: str, text: str = "", status: str = "failed") -> None:
         """Mark the pack's open trials as ended without a result, in the store, the logs and the progress.
 
-        `reason` may be public; the traceback `text` goes to the private log alone if errors may be private.
+        `reason` shows no private record; the traceback `text`, which may, then goes to the private log alone. `status`
+        is that of the runs: `failed`, `interrupted` or `lost`.
         """
         self.start(pack)  # a worker may die before its pack has started
-        self._write(pack)
+        self._write(pack)  # which may end trials
         left = self.left(pack.trials)
         for trial in left:
             self._store.fail(trial.trial_key, reason, status)
-        with contextlib.suppress(OSError):  # a full disk; the store has the reason
+        with contextlib.suppress(OSError):  # a full disk; the store has the reason. The log names trials still open
             self._log_failure(pack, reason, text)
         reasons = self._result.lost if status == "lost" else self._result.failed
         for trial in left:

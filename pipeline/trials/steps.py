@@ -116,10 +116,11 @@ def signal_steps(trial: Trial) -> tuple[float, ...]:
 def _signal_reach(trial: Trial) -> float:
     """Return the largest size of a hidden layer's learning signals, component by component, where factors are bounded.
 
-    ||B|| ||e|| sup|phi'| bounds what is projected. Noise is taken to be below 8 sigma; a back-propagated signal has no
-    bound, and is taken to be at most 8 times as long.
+    It is (min(||B|| ||e||, tau_f) + 8 sigma) sup|phi'|, with tau_f and sigma of an OPU's light: noise is taken to be
+    below 8 sigma. A back-propagated signal has no bound; it is taken to be at most 8 ||B|| ||e|| long.
     """
     slope, feedback = ACTIVATION_SLOPES[trial.activation], trial.parts.feedback
+    # A ternary error has entries of size 1 at most, one for each class.
     error = math.sqrt(trial.layer_sizes[-1]) if feedback.ternary else LARGEST_ERROR
     reach = trial.parts.mechanism.feedback_norm * error
     if feedback.exact:

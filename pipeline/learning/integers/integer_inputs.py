@@ -99,7 +99,10 @@ class IntegerInputs(Inputs):
         return torch.tensor(table, dtype=torch.float32)
 
     def _looked_up(self, table: torch.Tensor, records: torch.Tensor) -> torch.Tensor:
-        """Return the table's values [channels, values] of all pixels of the records, uint8 [n, n_features]."""
+        """Return table[channel, pixel] of every pixel, float32 [n, n_features].
+
+        Records, uint8 [n, n_features], have one channel after the other.
+        """
         n_channels, n_values = table.shape
         starts = n_values * torch.arange(n_channels, dtype=torch.int32, device=records.device)  # in the flat table
         indices = records.view(records.shape[0], n_channels, -1).int()

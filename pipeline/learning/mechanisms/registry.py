@@ -24,14 +24,20 @@ FP32_PRODUCTS = ("cuda.matmul", "cudnn.conv", "mkldnn.matmul", "mkldnn.conv")
 
 def make_mechanism(pack: Pack, net: StackedNetwork, device: torch.device,
                    matrices: torch.Tensor | None = None) -> MechanismStep:
-    """Make the pack's mechanism; a certified one is refused if torch is set to round factors of products."""
+    """Make the pack's mechanism; a certified one is refused if torch is set to TF32 or bfloat16 products."""
     mechanism = pack.shared.parts.mechanism
-    for name in FP32_PRODUCTS if mechanism.certified else ():
+    if mechanism.certified:
+        _check_full_precision(mechanism.name)
+    return MECHANISMS[mechanism](pack.trials, net, device, matrices)
+
+
+def _check_full_precision(mechanism: str) -> None:
+    """Refuse a setting of torch that rounds factors of float32 products (TF32); by default (`none`) it rounds none."""
+    for name in FP32_PRODUCTS:
         value = attrgetter(name)(torch.backends).fp32_precision
         if value not in ("none", "ieee"):
-            raise ConfigError(f"torch.backends.{name}.fp32_precision: must be 'ieee' with mechanism '{mechanism.name}',"
+            raise ConfigError(f"torch.backends.{name}.fp32_precision: must be 'ieee' with mechanism '{mechanism}',"
                               f" whose bound on contributions does not cover rounding, got '{value}'")
-    return MECHANISMS[mechanism](pack.trials, net, device, matrices)
 
 
 def _gaussian(trial: TrialConfig) -> type[GaussianStep]:
