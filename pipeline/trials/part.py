@@ -90,7 +90,11 @@ class Workers(Generic[W]):
 
     def __getitem__(self, part: Part | type[Part]) -> W:
         cls = part if isinstance(part, type) else type(part)
-        return next(self._by_part[base] for base in cls.__mro__ if base in self._by_part)
+        for base in cls.__mro__:
+            if base in self._by_part:
+                return self._by_part[base]
+        raise ConfigError(cls.slot, f"'{cls.name}' must have code that does its work", "none",
+                          "enter a class or function for it (docs/extending.md)")
 
 
 def parts_of(slot: str, base: type[P]) -> Mapping[str, type[P]]:

@@ -227,6 +227,12 @@ def test_a_loss_or_a_sampler_that_states_nothing_is_not_certified():
         privacy_tags(stated)["privacy.notes"])
 
 
+def test_a_part_without_code_for_its_work_is_refused_by_name(digits):
+    entered("loss", "mine", loss.Loss)
+    with pytest.raises(ConfigError, match="^loss: 'mine' must have code that does its work, got none; enter a class"):
+        next(train(Pack((TrialConfig(dataset="digits", loss="mine"),)), digits))
+
+
 # data sets
 
 def records(spec, folder, rows=30, top=1):
