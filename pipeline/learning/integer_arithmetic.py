@@ -8,7 +8,7 @@ import sys
 import torch
 
 from pipeline.learning.feedback.algorithms import DirectFeedback, FeedbackPath
-from pipeline.learning.feedback.projection import GaussianProjector
+from pipeline.learning.feedback.projection import GaussianProjector, shape_matrices
 from pipeline.learning.integers.contributions import IntegerSum
 from pipeline.learning.integers.integer_inputs import IntegerInputs
 from pipeline.learning.integers.integer_network import IntegerLoss, IntegerNetwork
@@ -19,7 +19,6 @@ from pipeline.learning.randomness import RoundedNoise
 from pipeline.learning.training import ARITHMETICS, FloatingPoint, Training
 from pipeline.trials import arithmetic
 from pipeline.trials.arithmetic import CLAMPED
-from pipeline.trials.feedback import is_centered
 from pipeline.trials.steps import GRID_BITS
 
 MATRIX_BITS = 10  # bits of an entry of B without its sign: sums of products with e then have less than 24 bits
@@ -64,8 +63,7 @@ class IntegerArithmetic(FloatingPoint):
             seeds = [trial.seed for trial in self.pack.trials]
             drawn = RoundedNoise(seeds, feedback.matrices.shape[1:], self.device, stream="feedback").next()
             feedback.matrices.copy_(drawn.mul_(feedback.projector.std / 2**GRID_BITS))
-            if is_centered(self.pack.shared):
-                feedback.projector.center()
+            shape_matrices(feedback.projector, self.pack.shared, feedback.widths)
         if norm := self.pack.shared.parts.mechanism.feedback_norm:  # beta of every layer
             for layer_matrices in feedback.matrices.split(list(feedback.widths), dim=2):
                 for matrix in layer_matrices:

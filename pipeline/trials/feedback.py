@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import ClassVar
 
 from pipeline.trials.condition import Need, Trial, not_chosen, positive
@@ -116,6 +117,10 @@ class GaussianMatrix(Projector):
 
     feedback_std: float = setting(
         1.0, "standard deviation of the entries of B (of the hardware: of its rescaled output)", low=0, open_low=True)
+    feedback_by_width: bool = setting(
+        False, "divide B of every layer or block by the root of its width: B e is then as long for a wide one as for a "
+        "narrow one, and takes as large a share of C", elide=True,
+        needs=[Need("mechanism", "other than 'component'", lambda trial: not trial.parts.mechanism.feedback_norm)])
 
 
 @part("projector", "opu_simulated")
@@ -141,6 +146,12 @@ class HardwareOpu(SimulatedOpu):
 def is_centered(trial: Trial) -> bool:
     """Whether B loses its mean over classes."""
     return bool(trial.canonical().get("feedback_centered", False))  # absent if the trial does not use it
+
+
+def width_factor(trial: Trial, width: int) -> float:
+    """Return by what B of a layer of this width is multiplied."""
+    by_width = trial.canonical().get("feedback_by_width", False)  # absent if the trial does not use it
+    return 1 / math.sqrt(width) if by_width else 1.0
 
 
 def algorithm_labels() -> dict[str, str]:

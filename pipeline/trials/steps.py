@@ -21,6 +21,7 @@ import math
 from typing import NamedTuple
 
 from pipeline.trials.condition import Trial
+from pipeline.trials.feedback import width_factor
 from pipeline.trials.network import ACTIVATION_SLOPES
 
 LARGEST_FIRST, LARGEST_SECOND = 127, 64  # largest entries of the two factors of an 8-bit product
@@ -106,7 +107,8 @@ def signal_steps(trial: Trial) -> tuple[float, ...]:
     hidden_steps = []
     for width in trial.hidden:
         # typical size of one component of B e, with B the feedback matrix and e the error at the output
-        size = trial.parts.mechanism.feedback_norm / math.sqrt(width) or trial.feedback_std
+        entry = trial.feedback_std * width_factor(trial, width)
+        size = trial.parts.mechanism.feedback_norm / math.sqrt(width) or entry
         if trial.sigma:  # B e is clipped to norm tau_f, here taken over all hidden layers together, then gets noise
             size = min(size, trial.tau_f / math.sqrt(sum(trial.hidden))) + trial.sigma
         hidden_steps.append(power_of_two(PEAK_OVER_RMS * size / LARGEST_SIGNAL))

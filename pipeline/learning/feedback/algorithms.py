@@ -20,10 +20,9 @@ from typing import Any
 
 import torch
 
-from pipeline.learning.feedback.projection import ErrorProjector, make_projector
+from pipeline.learning.feedback.projection import ErrorProjector, make_projector, shape_matrices
 from pipeline.learning.network.stacked import StackedNetwork
 from pipeline.trials import feedback
-from pipeline.trials.feedback import is_centered
 from pipeline.trials.fields import ConfigError
 from pipeline.trials.packs import Pack
 from pipeline.trials.part import PARTS, Workers, extension
@@ -131,8 +130,7 @@ def direct_feedback(pack: Pack, net: StackedNetwork, device: torch.device) -> Di
     lower = shared.parts.network.lower_layers if shared.parts.feedback.convolutional else 0  # they back-propagate
     widths = net.sizes[1 + lower:-1]
     projector = make_projector(pack.trials, sum(widths), device)
-    if is_centered(shared):
-        projector.center()
+    shape_matrices(projector, shared, widths)
     norm = shared.parts.mechanism.feedback_norm
     if norm and not shared.exact:  # `IntegerArithmetic` normalises bit-exactly
         projector.normalize(widths, norm)

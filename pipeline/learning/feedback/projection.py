@@ -21,6 +21,7 @@ from pipeline.learning.opu import open_fitted, simulated_device
 from pipeline.learning.randomness import integer_seed
 from pipeline.trials import feedback
 from pipeline.trials.config import TrialConfig
+from pipeline.trials.feedback import is_centered, width_factor
 from pipeline.trials.part import Workers
 
 CENTERING_EXPOSURES = 64  # of a real OPU, over which the mean of B is averaged
@@ -78,6 +79,13 @@ class ErrorProjector:
         if self.matrices is None:
             raise RuntimeError(f"{type(self).__name__}: its matrix is not known, so it cannot be centred")
         self.matrices.sub_(self.matrices.double().mean(dim=1, keepdim=True))
+
+    def scale(self, widths: Sequence[int], factors: Sequence[float]) -> None:
+        """Multiply each layer's part of B by its factor."""
+        if self.matrices is None:
+            raise RuntimeError(f"{type(self).__name__}: its matrix is not known, so it cannot be scaled")
+        for block, factor in zip(self.matrices.split(list(widths), dim=2), factors, strict=True):
+            block.mul_(factor)
 
     def normalize(self, widths: Sequence[int], beta: float) -> None:
         """Scale each layer's part of B to spectral norm beta (Lee & Kifer 2020, Algorithm 1, line 2)."""
@@ -156,6 +164,7 @@ class HardwareOpuProjector(ErrorProjector):
                  device: torch.device | str = "cpu", *, open_opu: Callable[[int], Any] | None = None) -> None:
         super().__init__(n_classes, n_out_total, seeds, std, device)
         self._mean: Tensor | None = None  # mean of B over classes [n_out_total], in the device's units, from `center`
+        self._factors = torch.full((n_out_total,), std * math.sqrt(n_classes))  # from the device's units
         self._opu = open_fitted(n_classes, n_out_total, open_opu)
         self._finalizer = weakref.finalize(self, self._opu.close)
 
@@ -170,13 +179,17 @@ class HardwareOpuProjector(ErrorProjector):
         projected = self._measured(rows == 1) - self._measured(rows == -1)
         if self._mean is not None:
             projected -= rows.sum(dim=1, keepdim=True) * self._mean
-        factor = self.std * math.sqrt(self.n_classes)
-        return (factor * projected).reshape(*e.shape[:2], self.n_out_total).to(self.device)
+        return (self._factors * projected).reshape(*e.shape[:2], self.n_out_total).to(self.device)
 
     def center(self) -> None:
         """Measure the mean of B over classes, the projection of all ones; it is subtracted from now on."""
         ones = torch.ones(CENTERING_EXPOSURES, self.n_classes, dtype=torch.bool)
         self._mean = self._measured(ones).mean(dim=0) / self.n_classes
+
+    def scale(self, widths: Sequence[int], factors: Sequence[float]) -> None:
+        """Multiply what is measured from now on, each layer by its factor."""
+        for part, factor in zip(self._factors.split(list(widths)), factors, strict=True):
+            part.mul_(factor)
 
     def _measured(self, patterns: Tensor) -> Tensor:
         """Return the device's projections [rows, n_out_total], float32, of binary patterns [rows, n_classes]."""
@@ -185,6 +198,15 @@ class HardwareOpuProjector(ErrorProjector):
 
     def close(self) -> None:
         self._finalizer()
+
+
+def shape_matrices(projector: ErrorProjector, trial: TrialConfig, widths: Sequence[int]) -> None:
+    """Centre B and scale it for layers of these widths, as the trial says."""
+    if is_centered(trial):
+        projector.center()
+    factors = [width_factor(trial, width) for width in widths]
+    if set(factors) != {1.0}:
+        projector.scale(widths, factors)
 
 
 def make_projector(trials: Sequence[TrialConfig], n_out_total: int, device: torch.device | str) -> ErrorProjector:
