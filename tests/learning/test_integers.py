@@ -28,7 +28,7 @@ from pipeline.trials.config import ConfigError
 from pipeline.trials.datasets import DatasetSpec
 from pipeline.trials.packs import Pack
 from pipeline.trials.shapes import DenseShape
-from pipeline.trials.steps import GRID_BITS, LARGEST, grid_exponent, steps
+from pipeline.trials.steps import GRID_BITS, LARGEST, grid_exponent, signal_steps, steps
 
 CPU = torch.device("cpu")
 BASE = TrialConfig(dataset="digits", algorithm="dfa", hidden=(24, 16), feedback_std=0.3, mechanism="per_example",
@@ -326,6 +326,13 @@ def test_norms_of_contributions_are_those_of_what_the_integers_represent():
     found = IntegerDense(DenseShape(2, 2), fine=False).squared_norms(torch.tensor([[[1.0, 2.0], [0.5, 0.0]]]), rows)
     expected = [5 * (25 * 0.25 + 1), 0.25 * (127**2 * 0.25 + 1)]
     assert found.squeeze().tolist() == pytest.approx(expected, rel=1e-12)
+
+
+def test_a_signal_has_a_step_in_proportion_to_its_feedback():
+    trial = dataclasses.replace(BASE, hidden=(1024, 16))
+    wide, narrow, output = signal_steps(trial)
+    by_width = signal_steps(dataclasses.replace(trial, feedback_by_width=True))
+    assert wide == narrow and by_width == (wide / 32, narrow / 4, output)
 
 
 def test_steps_follow_c_and_the_noise_alone_and_sums_of_the_softmax_are_exact(extensions):

@@ -101,6 +101,23 @@ def test_no_record_moves_the_integer_sum_by_more_than_c(network, algorithm, digi
         assert in_float32.update.row.norm() <= 0.5 * 1.001, "one that is not finite contributes nothing"
 
 
+WIDE = dict(network="mlp", hidden=(64, 16), feedback_std=0.5)
+
+
+@pytest.mark.parametrize("trial", [
+    dict(network="convolutions"), dict(network="convolutions", algorithm="hybrid"), WIDE, WIDE | {"algorithm": "pdfa"},
+    WIDE | dict(algorithm="tdfa", feedback_centered=True), WIDE | {"arithmetic": "integer"}], ids=str)
+def test_every_block_hears_the_error_as_loudly_with_feedback_by_width(trial, digits):
+    """B of a block of n numbers is divided by sqrt(n), to the last bit; in integers, to the step of their grid."""
+    plain, scaled = (prepare(Pack((own(**trial, feedback_by_width=by_width),)), digits, CPU).feedback
+                     for by_width in (False, True))
+    assert plain.widths == scaled.widths and len({*plain.widths}) == len(plain.widths)
+    expected = torch.cat([block * width**-0.5 for block, width in
+                          zip(plain.matrices.split(plain.widths, dim=2), plain.widths, strict=True)], dim=2)
+    allowed = 2.0**-8 * expected.abs().max() if "arithmetic" in trial else 0.0
+    assert (scaled.matrices - expected).abs().max() <= allowed
+
+
 def test_a_resumed_trial_has_the_same_bits(digits):
     config = own("convolutions", algorithm="hybrid", train_records=200, epochs=3, averaging=0.5)
     whole, first = (prepare(Pack((config,)), digits, CPU) for _ in range(2))

@@ -80,6 +80,16 @@ def test_projection_is_the_product_with_the_replicas_matrix_and_centred_less_the
         assert projector.project(torch.ones(3, 1, 10)).abs().max() < 1e-5 < matrices.abs().max()
 
 
+@pytest.mark.parametrize("name", [*SEEDED, "opu_hardware"])
+def test_a_scaled_matrix_has_each_layer_multiplied_by_its_factor_also_once_it_is_centred(name):
+    device, e = dict(open_opu=Opener()) if name == "opu_hardware" else {}, ternary(2, 7, 10)
+    with PROJECTORS[PARTS["projector"][name]](10, 33, [1, 2], 0.5, **device) as projector:
+        projector.center()
+        wide, narrow = projector.project(e).split([25, 8], dim=2)
+        projector.scale([25, 8], [0.25, 2.0])
+        assert torch.equal(projector.project(e), torch.cat([0.25 * wide, 2.0 * narrow], dim=2))
+
+
 @pytest.mark.parametrize("name", SEEDED)
 def test_a_replica_does_not_depend_on_the_others(name):
     seeds = [4, 8, 15, 16, 23]

@@ -113,13 +113,14 @@ OTHER = dict(dataset="mnist", validation_fraction=0.2, inputs="unit", input_norm
              averaging=0.9, arithmetic="bfloat16", alignment_batches=1, seed=7, train_records=30_000,
              channels=(16,), kernel=3, conv_activation="relu", target_norm=2.0, joint_release=True, denoise=True,
              target_label_epsilon=3.0, private_metrics="withheld", schedule="linear", output_init="zero",
-             init="glorot", init_gain=2.0, loss="label_smoothing")
+             init="glorot", init_gain=2.0, loss="label_smoothing", feedback_by_width=True)
 CONVOLUTIONAL = {"channels", "kernel", "conv_activation"}
-PHOTONIC = {"sigma", "tau_f", "tau_h", "tau_h_min", "gamma_min", "activation_floor", "output_noise", "delta",
-            "noise", "joint_release", "denoise", "target_label_epsilon"}
+PHOTONIC = {"feedback_by_width", "sigma", "tau_f", "tau_h", "tau_h_min", "gamma_min", "activation_floor",
+            "output_noise", "delta", "noise", "joint_release", "denoise", "target_label_epsilon"}
 GAUSSIAN = {"sigma", "noise_multiplier", "target_epsilon", "delta", "noise", "denoise"}
-USES = {"none": set(), "photonic": PHOTONIC, "component": GAUSSIAN | {"tau_h", "tau_e", "feedback_norm", "target_norm"},
-        "per_example": GAUSSIAN | {"clipping_norm"}}
+USES = {"none": {"feedback_by_width"}, "photonic": PHOTONIC,
+        "component": GAUSSIAN | {"tau_h", "tau_e", "feedback_norm", "target_norm"},
+        "per_example": GAUSSIAN | {"clipping_norm", "feedback_by_width"}}
 
 
 HYBRID = dict(network="convnet", algorithm="hybrid", mechanism="component", target_norm=2.0)
@@ -147,6 +148,8 @@ NOISY = {"photonic": {"sigma": 10.0}, "component": EXACT, "per_example": EXACT}
     *((HYBRID, {name: OTHER[name]}, False) for name in sorted(CONVOLUTIONAL | {"hidden"})),
     *(({"algorithm": "pdfa", **mechanism}, {"feedback_centered": True}, same)
       for mechanism, same in (({}, False), (PRIVATE, True))),
+    ({}, {"feedback_by_width": True}, False), ({"algorithm": "bp"}, {"feedback_by_width": True}, True),
+    ({"mechanism": "component", "noise_multiplier": 1.0}, {"feedback_by_width": True}, True),  # has B of one norm
     (HYBRID, {"target_norm": 3.0}, False), (HYBRID, {"tau_h": 3.0}, True),  # tau_h follows from target_norm
 ])
 def test_two_trials_have_one_key_where_what_differs_has_no_effect(one, change, same):

@@ -11,6 +11,8 @@ from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, fx, nn
+from torch._guards import TracingContext, tracing
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.func import functional_call, functionalize
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -68,7 +70,9 @@ def trace(segments: Segments, record: Tensor, signals: Sequence[Tensor]) -> fx.G
 
     # Copies, as code that is traced may write into its weights.
     inputs = [tensor.detach().clone() for tensor in (*trained.values(), *fixed.values(), record, *signals)]
-    with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):
+    # torch notes the shape of each tensor of a graph in a mode; it makes one for each unless there is one for all.
+    described = tracing(TracingContext(FakeTensorMode(allow_fallback_kernels=True)))
+    with described, torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):
         recorded = make_fx(passes)(*inputs)
         functional = make_fx(functionalize(recorded))(*inputs)
     _remove_copies(functional)
