@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pipeline import terminal
+from pipeline import machine, terminal
 from pipeline.experiment.experiment import Experiment, load_experiment, sliced
 from pipeline.experiment.yaml_text import parse_yaml
 from pipeline.sweep.target import find_experiment, with_past
@@ -40,8 +40,11 @@ WATCH_SECONDS = 5.0  # between two updates of `status --watch`
 
 @click.group(cls=terminal.Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="photonic-dfa", message="photonic %(version)s")
-def photonic() -> None:
+@click.pass_context
+def photonic(context: click.Context) -> None:
     """Sweeps for private training with direct feedback alignment."""
+    if context.invoked_subcommand != "doctor":
+        machine.refuse(machine.ends_commands())
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -440,6 +443,19 @@ def ui(mlruns: Path, port: int, host: str) -> int:
     store = Store(root=mlruns)
     _print_lines(store.relocate())
     return serve(store, port, host)
+
+
+@photonic.command()
+@terminal.with_store
+def doctor(mlruns: Path) -> int:
+    """What this program finds here, without private paths, to show where you ask.
+
+    The exit code is 1 if something here ends a command.
+    """
+    from pipeline.doctor import ends, lines
+
+    _print_lines(lines(mlruns))
+    return int(bool(ends()))
 
 
 @photonic.command()

@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pipeline.accounting.evaluations import check_evaluations
 from pipeline.experiment.experiment import Experiment
 from pipeline.experiment.plugins import LOADED
+from pipeline.machine import cores
 from pipeline.tracking.artifacts import TrackedRun
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.fields import UserError
@@ -79,7 +79,7 @@ def check_machine(trials: Sequence[TrialConfig], resources: Resources, offer: Bu
 
 def local_offer(workers: int | None) -> dict[str, float]:
     """Return the resources of a Ray that a sweep starts on this machine; only Ray knows the number of GPUs."""
-    return {"CPU": workers or os.cpu_count() or 1, "OPU": 1, "GPU": math.inf}
+    return {"CPU": workers or cores(), "OPU": 1, "GPU": math.inf}
 
 
 def slots(resources: Resources, offered: Bundle) -> int:

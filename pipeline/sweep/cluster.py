@@ -24,6 +24,7 @@ import ray
 from ray.exceptions import AuthenticationError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from pipeline import machine
 from pipeline.package import JOB, ROOT
 from pipeline.sweep.checks import RESOURCES, ResourceError, bundle, check_machine, check_resources, fits, local_offer
 from pipeline.sweep.nodes import Watch, alive, called, check_address, ended, others
@@ -252,12 +253,14 @@ def _join(sweep: Sweep, address: str) -> None:
 def _start_here(sweep: Sweep, workers: int | None, prepare: Callable[[], object],
                 at_end: contextlib.ExitStack) -> None:
     """Check this machine, prepare it, and start Ray on it; `at_end` then removes the folder that Ray writes to."""
-    check_machine(sweep.possible, sweep.experiment.resources, local_offer(workers))
+    offer = local_offer(workers)
+    check_machine(sweep.possible, sweep.experiment.resources, offer)
+    machine.refuse(machine.ends_ray())
     prepare()
     opus: dict[str, float] = {"OPU": 1} if any(trial.needs_opu for trial in sweep.possible) else {}
     sweep.progress.phase("starting Ray")
     at_end.enter_context(own_folder())
-    start(lambda: ray.init("local", num_cpus=workers, resources=opus, include_dashboard=False, **QUIETLY),
+    start(lambda: ray.init("local", num_cpus=int(offer["CPU"]), resources=opus, include_dashboard=False, **QUIETLY),
           sweep.progress.say)
     check_listening(alive()[0]["NodeManagerAddress"])
 

@@ -24,6 +24,7 @@ from urllib.parse import urlsplit
 
 from filelock import FileLock
 
+from pipeline.machine import by_proxy
 from pipeline.tracking.database import create, database, set_up_connections, uninterrupted
 from pipeline.tracking.patience import Patience
 from pipeline.trials.fields import UserError
@@ -140,7 +141,7 @@ def reporting_errors(uri: str) -> Iterator[None]:
         lines = [line for line in str(error).strip().splitlines() if not line.startswith("(raised as a result of")]
         reason = lines[0] if lines else type(error).__name__
         message = redacted(f"tracking store {uri}: {reason}")
-        hint = "is it there, and reachable? MLFLOW_TRACKING_URI selects another"
+        hint = by_proxy(uri) or "is it there, and reachable? MLFLOW_TRACKING_URI selects another"
         raise TrackingError(f"{message} ({hint})") from error
 
 

@@ -345,7 +345,7 @@ def test_an_output_that_cannot_encode_a_character_gets_another(tmp_path):
 @pytest.mark.parametrize(("line", "says"), [
     ("", "Usage: photonic [OPTIONS] COMMAND"),
     ("swep e.yaml", "No such command 'swep'. Must be one of init, sweep, status, report, account, audit, export, "
-     "fields, ui, completion. Did you mean 'sweep'?"),
+     "fields, ui, doctor, completion. Did you mean 'sweep'?"),
     ("audit a.yaml --trial 3", "error: --trial: must be at least 1 and at most the 2"),
     ("audit a.yaml --trial 0", "error: --trial: must be at least 1"),
     ("audit a.yaml --steps 0", "error: --steps: must be at least 1 and at most the 80"),

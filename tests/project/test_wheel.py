@@ -12,11 +12,13 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from approved import approved
 
 ROOT = Path(__file__).parents[2]
 TINY = """
 name: tiny
-base: {dataset: digits, hidden: [16, 16], batch_size: 64, epochs: 1}
+base: {dataset: digits, hidden: [16, 16], batch_size: 64, epochs: 1, mechanism: per_example, sampler: poisson,
+       noise_multiplier: 1}
 grid: {algorithm: [bp, dfa]}
 """
 
@@ -82,3 +84,5 @@ def test_a_sweep_and_its_report_run_from_the_wheel(site, tmp_path):
         done = python("-m", "pipeline.cli", *arguments)
         assert done.returncode == 0, done.stdout + done.stderr
     assert "<html" in (tmp_path / "reports/tiny/index.html").read_text(encoding="utf-8")
+    header, *_ = (tmp_path / "reports/tiny/runs.csv").read_text(encoding="utf-8").splitlines()
+    approved("columns", "\n".join(header.split(",")))
