@@ -27,7 +27,8 @@ DOCS = ROOT / "docs"
 PROOFS = {"privacy"}  # which may be as long as they are
 PAGES = {path.stem: path.read_text(encoding="utf-8") for path in sorted(DOCS.glob("*.md"))}
 STUDIES = sorted(RESULTS.glob("*/README.md"))
-LINKING = [*sorted(DOCS.glob("*.md")), *STUDIES, RESULTS / "README.md", ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+LINKING = [*sorted(DOCS.glob("*.md")), *STUDIES, RESULTS / "README.md", ROOT / "README.md", ROOT / "CONTRIBUTING.md",
+           ROOT / ".github" / "SECURITY.md"]
 MEASURED = [ROOT / "README.md", *(DOCS / f"{name}.md" for name in ("results", "search", "why_dfa")),
             *(RESULTS / study / "README.md" for study in ("features", "ohana2021"))]
 CODE = re.compile(r"^```.*?^```$|^(?: {4}|\t)[^\n]*$", re.DOTALL | re.MULTILINE)
