@@ -72,8 +72,8 @@ def test_every_contract_refuses_what_it_forbids(copy):
 
 def test_every_module_is_in_a_room():
     assert {path.relative_to(PACKAGE).parts[0].removesuffix(".py") for path in PACKAGE.rglob("*.py")} == {
-        "__init__", "__main__", "cli", "api", "package", "sweep", "auditing", "accounting", "terminal",
-        "learning", "tracking", "experiment", "trials"}
+        "__init__", "__main__", "cli", "api", "doctor", "machine", "package", "sweep", "auditing", "accounting",
+        "terminal", "learning", "tracking", "experiment", "trials"}
     assert all((folder / "__init__.py").is_file() for package in ("pipeline", "analysis")
                for folder in (path.parent for path in (ROOT / package).rglob("*.py")))
 
