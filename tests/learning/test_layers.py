@@ -1,4 +1,7 @@
-"""Convolutions against torch.autograd, layer by layer and as networks under every feedback, in float64."""
+"""Convolutions against torch.autograd, layer by layer, in float64; trials of networks with convolutions.
+
+In test_own_network.py they have the updates of torch's layers under every feedback.
+"""
 
 import dataclasses
 import math
@@ -9,24 +12,18 @@ import torch
 import torch.nn.functional as F
 from flat import train
 from stored import sweep_of
-from test_feedback import FixedMatrices
 
 from analysis.catalogue import mismatch
 from pipeline.accounting.certified import event_of
 from pipeline.auditing.row_space import row_space_audit
-from pipeline.learning.feedback.algorithms import DirectFeedback
-from pipeline.learning.feedback.losses import CrossEntropyLoss
-from pipeline.learning.mechanisms.base import sum_outer_products
 from pipeline.learning.network import layers
 from pipeline.learning.network.layers import Conv, Dense, pool, unpool
-from pipeline.learning.network.stacked import StackedNetwork, make_network
+from pipeline.learning.network.stacked import make_network
 from pipeline.learning.training import Training
 from pipeline.tracking.artifacts import write_artifacts
-from pipeline.trials.config import ConfigError, TrialConfig
+from pipeline.trials.config import TrialConfig
 from pipeline.trials.packs import Pack
-from pipeline.trials.shapes import ConvShape, DenseShape, conv_shapes, dense_shapes
-
-output_error = CrossEntropyLoss(TrialConfig())
+from pipeline.trials.shapes import ConvShape, DenseShape
 
 R, M = 2, 5
 SHAPES = [ConvShape(1, 8, 8, 4, 5), ConvShape(6, 4, 4, 5, 5), ConvShape(3, 7, 5, 2, 3), ConvShape(2, 2, 3, 3, 5),
@@ -172,93 +169,6 @@ def test_pool_finds_the_maxima_and_the_places_of_torch_and_the_first_of_equal_on
     assert torch.equal(unpool(maxima, places, *size), F.max_unpool2d(expected, theirs, 2, output_size=size))
 
 
-# A network of two convolutions and three fully connected layers; one odd size, one kernel wider than a map.
-IMAGE, HIDDEN, CLASSES = (2, 8, 9), (6, 5), 4
-NETWORK = (*conv_shapes(IMAGE, (3, 4), 3), *dense_shapes((16, *HIDDEN, CLASSES)))
-ACTIVATIONS = ("tanh", "tanh", "sigmoid", "sigmoid")
-
-
-@pytest.fixture
-def step():
-    """A network, its activations, and the error and labels of a batch."""
-    net = StackedNetwork(NETWORK, ACTIVATIONS, [1, 2], dtype=torch.float64)
-    net.parameters.flat.mul_(2)
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(R, M, net.sizes[0], generator=generator, dtype=torch.float64)
-    y = torch.randint(CLASSES, (R, M), generator=generator)
-    activations, logits = net.forward(x)
-    return net, activations, logits, y
-
-
-def update_of(step, widths):
-    """Deltas, the sums of outer products, the error and B of direct feedback to layers of these widths."""
-    net, activations, logits, y = step
-    generator = torch.Generator().manual_seed(1)
-    matrices = torch.randn(R, CLASSES, sum(widths), generator=generator, dtype=torch.float64)
-    feedback, e = DirectFeedback(FixedMatrices(matrices), widths), output_error(logits, y)[0]
-    deltas = feedback.deltas(feedback.signals(e), net, activations, net.derivative)
-    ours = net.blank_parameters(R, dtype=torch.float64)
-    sum_outer_products(net, deltas, activations, ours)
-    return deltas, ours, e, matrices
-
-
-def assert_layer_equals(ours, layer, r, weight, bias):
-    torch.testing.assert_close(ours.weights[layer][r], weight.grad)
-    torch.testing.assert_close(ours.biases[layer][r], bias.grad)
-
-
-def leaves_of(net, r):
-    return [[p[r].clone().requires_grad_() for p in group] for group in (net.parameters.weights, net.parameters.biases)]
-
-
-def torch_layers(x, weights, biases):
-    """z^1..z^L of one replica by torch, phi before the pool as papers have it; z of a convolution is pooled phi^-1."""
-    h, pre = x, []
-    for layer, (shape, w, b) in enumerate(zip(NETWORK, weights, biases, strict=True)):
-        if isinstance(shape, ConvShape):
-            image = h.view(len(h), shape.in_channels, shape.height, shape.width)
-            h = F.max_pool2d(torch.tanh(F.conv2d(image, w.view(shape.weight_shape), b, padding=1)), 2).flatten(1)
-            pre.append(torch.atanh(h))
-        else:
-            pre.append(h @ w.T + b)
-            h = getattr(torch, ACTIVATIONS[layer])(pre[-1]) if layer < len(ACTIVATIONS) else None
-    return pre
-
-
-def test_hybrid_is_dfa_above_and_the_gradient_of_what_it_hands_to_the_first_fully_connected_layer_below(step):
-    activations = step[1]
-    deltas, ours, e, matrices = update_of(step, HIDDEN)
-    for r in range(R):
-        weights, biases = leaves_of(step[0], r)
-        z = torch_layers(activations[0][r], weights, biases)
-        signals = []
-        for hidden, b_e in zip(z[2:4], (e[r] @ matrices[r]).split(HIDDEN, dim=-1), strict=True):
-            s = torch.sigmoid(hidden.detach())
-            signals.append(b_e * s * (1 - s))
-        for delta, expected in zip(deltas[2:], [*signals, e[r]], strict=True):
-            torch.testing.assert_close(delta[r], expected)
-        (z[2] * signals[0]).sum().backward()
-        for layer in range(3):  # the first fully connected one, too, learns from that delta
-            assert_layer_equals(ours, layer, r, weights[layer], biases[layer])
-
-
-def test_dfa_hands_every_convolution_its_own_projection_of_the_error(step):
-    net, activations = step[:2]
-    deltas, ours, e, matrices = update_of(step, net.sizes[1:-1])
-    slope = {"tanh": lambda v: 1 - torch.tanh(v)**2, "sigmoid": lambda v: torch.sigmoid(v) * torch.sigmoid(-v)}
-    for r in range(R):
-        carried = [*(e[r] @ matrices[r]).split(net.sizes[1:-1], dim=-1), e[r]]
-        weights, biases = leaves_of(net, r)
-        for layer, (shape, signal) in enumerate(zip(NETWORK, carried, strict=True)):
-            h = activations[layer][r]
-            z = (by_torch(shape, h, weights[layer], biases[layer]) if isinstance(shape, ConvShape)
-                 else h @ weights[layer].T + biases[layer])
-            delta = signal * (slope[ACTIVATIONS[layer]](z.detach()) if layer < len(ACTIVATIONS) else 1)
-            torch.testing.assert_close(deltas[layer][r], delta)
-            (z * delta).sum().backward()
-            assert_layer_equals(ours, layer, r, weights[layer], biases[layer])
-
-
 def test_bfloat16_convolutions_round_factors_and_results_only():
     layer, h, weight, bias, delta = drawn(SHAPES[1], dtype=torch.float32)
     rounded = Conv(SHAPES[1], torch.bfloat16)
@@ -300,15 +210,6 @@ def test_every_algorithm_and_mechanism_trains_every_layer(algorithm, mechanism, 
     assert (tmp_path / "weights.safetensors").stat().st_size > 4 * sum(w.size for w in last.outcome.weights.values())
 
 
-@pytest.mark.parametrize("algorithm", ["bp", "hybrid"])
-def test_convnets_learn_digits_and_hybrid_convolutions_follow_the_gradient(algorithm, digits):
-    config = of(PLAIN, algorithm, channels=(8, 16), hidden=(32,), optimizer="adam", learning_rate=0.003, epochs=4)
-    last = list(train(Pack((config,)), digits))[-1]
-    alignment = [last.metrics[f"alignment/layer_{k}"] for k in (1, 2, 3, 4)]
-    assert last.metrics["test/accuracy"] > 0.8 and alignment[3] > 0.999
-    assert min(alignment) > 0.999 if algorithm == "bp" else 0.3 < alignment[0] < 0.999
-
-
 def test_row_space_attack_is_for_fully_connected_layers_and_needs_held_out_records(digits):
     config = dataclasses.replace(PLAIN, batch_size=8)
     assert row_space_audit(config, digits, layer=3).auc > 0.99
@@ -331,17 +232,3 @@ def test_a_subset_of_training_records_is_split_like_all_of_them(digits):
     first, second = (set(training.sampler.epoch()[:, r].flatten().tolist()) for r in (0, 1))
     assert len(first) == len(second) == 640 and first != second
     assert "validation_fraction 0" in mismatch("figure2", sweep_of([of(whole, "bp")]))
-
-
-def test_every_layer_gets_an_equal_part_of_the_papers_sensitivity():
-    """What that costs, test_leekifer.py compares with the paper. One that leaves activations nothing is refused."""
-    config = TrialConfig(network="convnet", algorithm="hybrid", activation="sigmoid", hidden=(384, 384),
-                         mechanism="component", target_norm=1.5, tau_e=0.1, feedback_norm=0.9)
-    part = 1.5 / math.sqrt(5)
-    bounds = config.parts.mechanism.activation_bounds(config)
-    for gamma_beta, tau_h in zip((0.25 * 0.9, 0.25 * 0.9, 1), bounds, strict=True):
-        assert gamma_beta * 0.1 * math.sqrt(1 + tau_h**2) == pytest.approx(part)
-    with pytest.raises(ConfigError, match="target_norm: must be > 0.2, as each of 4"):  # sqrt(4 layers) tau_e
-        dataclasses.replace(PARTS, tau_e=0.1, target_norm=0.2)
-    tight = dataclasses.replace(PARTS, tau_e=0.1, target_norm=0.201)
-    assert min(tight.parts.mechanism.activation_bounds(tight)) > 0

@@ -11,8 +11,8 @@ from scipy import stats
 
 from pipeline.learning.mechanisms import make_mechanism
 from pipeline.learning.mechanisms.base import MECHANISMS
-from pipeline.learning.mechanisms.photonic import PhotonicStep, offset_and_clip
-from pipeline.learning.network.stacked import Parameters, make_network
+from pipeline.learning.mechanisms.photonic import PhotonicStep
+from pipeline.learning.network.stacked import make_network
 from pipeline.learning.training import Training
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.packs import Pack
@@ -35,42 +35,10 @@ def random_step(net, seed=0):
     return activations, [torch.randn(r, M, n, generator=generator) for n in SIZES[1:]]
 
 
-@pytest.mark.parametrize(("nu", "c"), [(torch.full((1, 1, 1), 0.1), torch.full((1, 1, 1), 1.0)), (0.1, 1.0)])
-def test_offset_and_clip_and_its_floor(nu, c):
-    h = torch.tensor([[[-3.0, -0.5, -0.1, 0.0, 0.2, 3.0]]])
-    torch.testing.assert_close(offset_and_clip(h, nu, c), torch.tensor([[[-1.0, -0.4, 0.0, 0.1, 0.3, 1.0]]]))
-    torch.testing.assert_close(offset_and_clip(h, nu, c, floor=True),
-                               torch.tensor([[[-1.0, -0.5, -0.1, 0.1, 0.2, 1.0]]]))
-
-
 def shortened(v, c):
     """Rows of v, none of them longer than c, in float64."""
     norms = v.double().norm(dim=-1, keepdim=True)
     return v.double() * norms.clamp(max=c) / norms
-
-
-@pytest.mark.parametrize("changes", [{}, {"tau_h_min": 0.4}, {"tau_h_min": 0.4, "activation_floor": True},
-                                     {"gamma_min": 0.9}])
-def test_update_without_noise_is_equation_8_written_out(changes):
-    config = dataclasses.replace(BASE, **changes)
-    net, mechanism = make(config)
-    activations, signals = random_step(net)
-    released = mechanism.perturb([s.clone() for s in signals])
-    deltas = [v * mechanism.derivative(h, layer) for layer, (v, h) in
-              enumerate(zip(released[:-1], activations[1:], strict=True), start=1)] + released[-1:]
-    ours = Parameters(SIZES, 1)
-    mechanism.update(deltas, activations, ours)
-    for layer in range(3):
-        c, nu = (tau / math.sqrt(SIZES[layer]) for tau in (config.tau_h, config.tau_h_min))
-        h, v = activations[layer][0].double(), shortened(signals[layer][0], config.tau_f)
-        if config.activation_floor:
-            clipped = torch.where(h >= 0, 1, -1) * h.abs().clamp(nu, c)
-        else:
-            clipped = torch.sign(h + nu) * (h + nu).abs().clamp(max=c)
-        if layer < 2:
-            v = v * (1 - activations[layer + 1][0].double() ** 2).clamp(min=config.gamma_min)
-        torch.testing.assert_close(ours.weights[layer][0].double(), v.T @ clipped / M, rtol=2e-5, atol=1e-6)
-        torch.testing.assert_close(ours.biases[layer][0].double(), v.mean(dim=0), rtol=2e-5, atol=1e-6)
 
 
 def test_bounds_that_the_accounting_relies_on_hold():

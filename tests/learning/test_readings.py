@@ -88,9 +88,11 @@ def test_the_norm_of_a_contribution_is_the_closed_form_of_each_reading():
             assert contribution_bound(of(trial, **same)) == c
     assert ratio_of(of(FIGURE4, error_clip=False)) == pytest.approx(14.14, abs=0.01)
     assert contribution_bound(of(FIGURE2, conv_error="raw")) == 1.5
-    tau_h = math.sqrt((1 / math.sqrt(3) / 0.09) ** 2 - 1)
-    relu = replace(FIGURE4, activation="relu")
-    assert relu.parts.mechanism.activation_bounds(relu)[0] == pytest.approx(tau_h)
+    for activation, gamma in (("relu", 1), ("sigmoid", 0.25)):
+        trial = replace(FIGURE4, activation=activation)
+        hidden, _, output = trial.parts.mechanism.activation_bounds(trial)
+        for tau_h, factor in ((hidden, gamma * 0.9), (output, 1)):
+            assert factor * 0.1 * math.sqrt(1 + tau_h**2) == pytest.approx(1 / math.sqrt(3))
 
 
 def test_with_the_defaults_it_is_component_clipping(digits):

@@ -69,16 +69,21 @@ def equation_8(trial, weights, biases, x, y):
         if layer < 2:
             v = v * np.maximum(1 - h[layer + 1] ** 2, trial.gamma_min)
         c, nu = trial.tau_h / math.sqrt(SIZES[layer]), trial.tau_h_min / math.sqrt(SIZES[layer])
-        updates_w.append(v.T @ np.clip(h[layer] + nu, -c, c) / M)
+        clipped = np.clip(h[layer] + nu, -c, c)
+        if trial.activation_floor:
+            clipped = np.where(h[layer] >= 0, 1, -1) * np.clip(np.abs(h[layer]), nu, c)
+        updates_w.append(v.T @ clipped / M)
         updates_b.append(v.mean(axis=0))
     return updates_w, updates_b
 
 
-def test_a_step_is_equation_8_with_momentum(digits):
-    training = Training(Pack(tuple(PHOTONIC)), digits, CPU)
+@pytest.mark.parametrize("floor", [False, True])
+def test_a_step_is_equation_8_with_momentum(floor, digits):
+    trials = tuple(replace(trial, activation_floor=floor) for trial in PHOTONIC)
+    training = Training(Pack(trials), digits, CPU)
     indices = training.sampler.epoch()[0]
     loss, _ = training.step(indices)
-    for r, trial in enumerate(PHOTONIC):
+    for r, trial in enumerate(trials):
         weights, biases = initial_parameters(trial.seed)
         x, y = inputs_of(digits, indices[r])
         updates_w, updates_b = equation_8(trial, weights, biases, x, y)
@@ -105,7 +110,7 @@ def test_alignment_compares_the_applied_update_with_the_true_gradient(digits):
         h = torch.tanh(h) if layer < 2 else h
     torch.nn.functional.cross_entropy(h, torch.tensor(y.argmax(axis=1))).backward()
     plain = SimpleNamespace(seed=trial.seed, threshold=trial.threshold, sigma=0, tau_f=np.inf, gamma_min=0,
-                            tau_h=np.inf, tau_h_min=0)
+                            tau_h=np.inf, tau_h_min=0, activation_floor=False)
     for k, of in enumerate((trial, plain)):  # the applied update, and the feedback's without bounds and noise
         updates_w, updates_b = equation_8(of, weights, biases, x, y)
         for layer in range(3):
