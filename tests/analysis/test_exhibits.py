@@ -10,6 +10,7 @@ from figures import texts_of
 from matplotlib.figure import Figure
 from matplotlib.transforms import Bbox
 from stored import run_of
+from stored import sweep_of as of
 
 from analysis import catalogue, style
 from analysis.exhibits import along, metrics, needs
@@ -17,8 +18,7 @@ from analysis.exhibits.metrics import METRICS
 from analysis.layout import NOISE, Layout, levels, lines_of, panels_of
 from analysis.runs import ReportError, such
 from analysis.statistics import SUMMARY, bootstrap_interval, mean_interval, plus_minus, summarize
-from pipeline.experiment.experiment import Experiment, load_experiment, parse_experiment
-from pipeline.experiment.sections import Shown
+from pipeline.experiment.experiment import load_experiment, parse_experiment
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.kinds import GUARANTEED, KINDS
 from pipeline.trials.naming import method
@@ -100,11 +100,6 @@ def test_a_summary_has_both_intervals_and_repeats():
     assert (summary["low"], summary["high"]) == pytest.approx((97 - 25.41, 100), abs=0.01)
     assert summary["half_width"] == pytest.approx(25.41, abs=0.01)
     assert METRICS["alignment"].summarize([0.9, -0.9])["low"] == -1
-
-
-def of(trials, **report):
-    """An experiment of these trials, and what its file says of the report."""
-    return Experiment("grid", "", tuple(trials), report=Shown(**report))
 
 
 def table_of(trials, *axes, runs=None, **report):

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 from approved import approved
 from latex_tools import check_all
-from stored import changed, run_of, with_secret_noise
+from stored import changed, run_of, sweep_of, with_secret_noise
 
 from analysis.catalogue import draw, listed, undrawn
 from analysis.exhibits import envelope, headline
@@ -24,8 +24,7 @@ from analysis.runs import MixedTrials, ReportError, csv_of, read_runs, trials_of
 from pipeline.accounting.certified import with_noise
 from pipeline.accounting.event import UnsupportedAccounting
 from pipeline.experiment.experiment import Experiment, parse_experiment, sliced
-from pipeline.experiment.factors import find_factors
-from pipeline.experiment.sections import Chosen, Shown
+from pipeline.experiment.sections import Chosen
 from pipeline.trials.config import ConfigError, TrialConfig
 
 EPSILONS, NORMS, BATCHES = (1.0, 3.0), (0.5, 2.0), (64, 128)
@@ -33,12 +32,8 @@ EPSILONS, NORMS, BATCHES = (1.0, 3.0), (0.5, 2.0), (64, 128)
 
 def texts_of(runs, configs=(), **report):
     """Captions and tables of a frontier, by default as the envelope of all settings."""
-    experiment = of(configs or trials_of(runs), **{"best_of": BEST, **report})
+    experiment = sweep_of(configs or trials_of(runs), **{"best_of": BEST, **report})
     return by_epsilon.texts(frontiers.frontiers(runs, experiment), runs)
-
-
-def of(configs, **report):
-    return Experiment("grid", "", tuple(configs), report=Shown(**report))
 
 
 BEST = ("clipping_norm", "batch_size")
@@ -163,11 +158,6 @@ def test_a_choice_is_priced_by_the_noise_that_runs_record_and_runs_csv_keeps(tmp
     assert again["hidden"].tolist() == runs["hidden"].tolist()
 
 
-def test_runs_of_another_version_have_no_price():
-    with pytest.raises(ReportError, match="trial_key: must be .* got 0"):
-        trials_of(tracked(GRID[:1]).assign(trial_key="0").drop(columns="trial"))
-
-
 def test_a_cell_keeps_one_setting_and_all_of_its_seeds():
     kept = envelope.best(tracked(GRID), ["algorithm", "setting", "batch_size"])
     assert len(kept) == 2 * 2 * 2 * 2 and set(kept["choices"]) == {2}
@@ -175,19 +165,16 @@ def test_a_cell_keeps_one_setting_and_all_of_its_seeds():
     assert set(bp["chosen"]) == {"clipping_norm 0.5"} and sorted(bp["seed"]) == [0, 0, 1, 1]
 
 
-# slices
-
-
 def test_data_sets_are_panels_and_not_mixed():
     both = [*GRID[:8], *(dataclasses.replace(config, dataset="mnist") for config in GRID[:8])]
     with pytest.raises(MixedTrials, match="dataset"):
         frontiers.frontier(tracked(both))
-    (points,) = frontiers.frontiers(tracked(both), of(both, best_of=BEST))
+    (points,) = frontiers.frontiers(tracked(both), sweep_of(both, best_of=BEST))
     assert set(points["dataset"]) == {"digits", "mnist"} and points.attrs["layout"].panels == ("dataset",)
 
 
 def test_a_slice_is_an_experiment_of_its_trials():
-    experiment = Experiment("grid", "", tuple(GRID))
+    experiment = sweep_of(GRID)
     half = sliced(experiment, {"batch_size": 128})
     assert {trial.batch_size for trial in half.trials} == {128} and len(half.trials) == 16
     assert len(sliced(experiment, {"batch_size": [64, 128], "target_epsilon": 3}).trials) == 16
@@ -196,13 +183,6 @@ def test_a_slice_is_an_experiment_of_its_trials():
                            ({"width": 1}, r"where: must be a field that its trials have, got 'width'")):
         with pytest.raises(ConfigError, match=message):
             sliced(experiment, where)
-
-
-# factors
-
-def test_factors_are_what_varies_seeds_aside():
-    assert list(find_factors(GRID)[0]) == ["algorithm", "noise", "batch_size", "clipping_norm"]
-    assert find_factors(GRID)[0]["noise"] == "epsilon=1"
 
 
 # what captions may take
@@ -226,9 +206,9 @@ def captions(texts):
 def test_captions_of_grids_have_at_most_forty_words(monkeypatch, only_svg):
     monkeypatch.setattr(choice, "composed_epsilon", lambda *_: 1.0)
     runs = crowded()
-    experiment = of(trials_of(runs), best_of=("clipping_norm", "sampler"))
+    experiment = sweep_of(trials_of(runs), best_of=("clipping_norm", "sampler"))
     drawn = [draw(name, experiment, runs, None) for name in ("means", "by_clipping_norm", "by_batch_size")]
-    drawn.append(draw("frontier", of(GRID), tracked(GRID), None))
+    drawn.append(draw("frontier", sweep_of(GRID), tracked(GRID), None))
     for found in drawn:
         said = captions(found.texts)
         assert said and max(len(caption.split()) for caption in said) <= MAX_WORDS, said

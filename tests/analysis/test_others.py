@@ -179,23 +179,13 @@ def test_notes_name_sources_and_what_is_left_out_and_why(reports):
         reports[0] / "index.html").read_text(encoding="utf-8")
 
 
-def test_a_file_that_names_them_shows_the_same_and_so_do_rows_that_are_named_twice(reports):
+def test_a_file_that_names_them_or_rows_named_twice_show_the_same_and_what_shows_them_again_is_there(reports, root):
     _, shown, *others = reports
     for folder in others:
         for name in ("frontier.csv", "frontier.md", "references.csv"):
             assert (folder / name).read_bytes() == (shown / name).read_bytes()
-
-
-def test_a_report_has_what_it_takes_to_show_them_again(reports, root):
     assert read_results(reports[1] / "references.csv") == read_results(root / "papers.csv")
     assert "photonic report mine.yaml --with references.csv" in (reports[1] / "manifest.json").read_text()
-
-
-def test_rows_that_contradict_those_of_another_file_are_refused(root, monkeypatch, capsys):
-    monkeypatch.chdir(root)
-    (root / "other.csv").write_text(table([{**CNN, "accuracy": "0.9"}]))
-    assert main(["report", "mine.yaml", "--with", "papers.csv", "--with", "other.csv", "--mlruns", "."]) == 2
-    assert "error: other.csv, row 2, column seed: must differ from that of papers.csv, row 2" in capsys.readouterr().err
 
 
 def test_references_that_a_file_lists_are_rows_without_data_set_and_seed(root):
@@ -219,11 +209,14 @@ def test_a_path_that_a_store_names_is_not_read(root, monkeypatch):
 
 @pytest.mark.parametrize(("words", "said"), [
     (["mine.yaml", "--with", "paper"], "error: paper: cannot be read as CSV"),
+    (["mine.yaml", "--with", "papers.csv", "--with", "other.csv"],
+     "error: other.csv, row 2, column seed: must differ from that of papers.csv, row 2"),
     (["mine.yaml", "mine.yaml", "--with", "papers.csv"], "--with: is of one experiment, got it with two: papers.csv"),
     (["bare.yaml", "--with", "papers.csv"], "--with: results of others are shown in the exhibit frontier of certified "
                                             "trials, and the report of mine has none, got papers.csv")])
 def test_a_report_that_cannot_show_them_says_so(words, said, root, monkeypatch, capsys):
     monkeypatch.chdir(root)
+    (root / "other.csv").write_text(table([{**CNN, "accuracy": "0.9"}]))
     (root / "bare.yaml").write_text(FILE.replace("[frontier]", "[means]"))
     assert main(["report", *words, "--mlruns", ".", "--out", "none"]) == 2
     error = capsys.readouterr().err

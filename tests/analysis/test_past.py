@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from mlflow.tracking import MlflowClient
-from stored import records, stored
+from stored import parent, records, stored
 
 from analysis import best, load_runs
 from analysis.exhibits.frontier.points import frontiers
@@ -65,14 +65,14 @@ def price_in(lines):
     return next(line for line in lines if line.startswith("  epsilon = "))
 
 
-def test_what_was_looked_at_stays_paid_for_in_report_account_and_mlflow(store, tmp_path):
+def test_what_was_looked_at_stays_paid_for_in_report_account_notebook_and_mlflow(store, tmp_path):
     whole = selected_epsilon(WIDE).value
     assert selected_epsilon(NARROW).value < 0.8 * whole
     for trials in (WIDE, NARROW, NARROW[:1]):
         report = write(of(trials), store, tmp_path / "out")
-        parent = MlflowClient(tracking_uri=store.uri).get_run(store._parent_id).data
-        assert parent.metrics["epsilon/selected/composition"] == pytest.approx(whole)
+        assert parent(store).metrics["epsilon/selected/composition"] == pytest.approx(whole)
         assert pd.read_csv(tmp_path / "out" / "selection.csv")["selected_epsilon"][0] == pytest.approx(whole)
+        assert best(load_runs(of(trials), store), epsilon=10)["selected_epsilon"] == pytest.approx(whole)
         lines = list(price_lines(with_past(of(trials), store.root)))
         assert price_in(lines) == price_in(price_lines(of(WIDE))) and lines[0] == "the best of 4 certified trials"
         told = [line for line in (*report.headline.brief, *lines) if "trained under this name" in line]
@@ -87,36 +87,29 @@ def test_what_was_looked_at_stays_paid_for_in_report_account_and_mlflow(store, t
 def test_status_dry_run_and_sweep_tell_it_with_what_differs(store, tmp_path, in_process, said):
     narrow, wide = (as_text([read(store, "edited", of(trials))]) for trials in (NARROW, WIDE))
     assert SAID in narrow and "trained under this name" not in wide
+    slower = tuple(replace(trial, learning_rate=0.1) for trial in WIDE[:2])
+    assert "2 waiting" in (text := as_text([read(store, "edited", of(slower))]))
+    assert "4 trials were trained under this name, 0 are in the file (learning_rate 0.5, 1 there, 0.1 here)" in text
     assert SAID in list(as_lines(preview(of(NARROW), 1, store.root)))
     run_sweep(of(NARROW), root=store.root)
     assert SAID in said
 
 
 def test_trials_that_are_added_raise_the_price_that_a_report_has_logged(tmp_path, in_process):
-    def logged():
-        return MlflowClient(tracking_uri=store.uri).get_run(store._parent_id).data
-
     store = trained(tmp_path, NARROW)
     run_sweep(of(NARROW), root=tmp_path)
-    assert "epsilon/selected/composition" not in logged().metrics, "as nobody has asked for it"
+    assert "epsilon/selected/composition" not in parent(store).metrics, "as nobody has asked for it"
     write(of(NARROW), store, tmp_path / "out")
     run_sweep(of(WIDE), root=tmp_path)
     whole = selected_epsilon(WIDE)
-    assert logged().metrics["epsilon/selected/composition"] == pytest.approx(whole.value)
-    by_sweep = logged().tags["privacy.notes"]
+    assert parent(store).metrics["epsilon/selected/composition"] == pytest.approx(whole.value)
+    by_sweep = parent(store).tags["privacy.notes"]
     assert by_sweep.startswith(f"{whole.note}. The noise comes from a recorded seed")
     write(of(WIDE), store, tmp_path / "out")
-    assert logged().tags["privacy.notes"] == by_sweep, "as a report writes it"
+    assert parent(store).tags["privacy.notes"] == by_sweep, "as a report writes it"
     other = replace(BASE, sampler="poisson", noise_multiplier=2.0)
     run_sweep(of((*WIDE, other)), root=tmp_path)
-    assert "no epsilon covers the choice" in logged().tags["privacy.notes"]
-
-
-def test_a_changed_setting_leaves_no_trial_waiting_in_silence(store):
-    slower = tuple(replace(trial, learning_rate=0.1) for trial in WIDE[:2])
-    text = as_text([read(store, "edited", of(slower))])
-    assert "2 trials: 2 waiting" in text
-    assert "4 trials were trained under this name, 0 are in the file (learning_rate 0.5, 1 there, 0.1 here)" in text
+    assert "no epsilon covers the choice" in parent(store).tags["privacy.notes"]
 
 
 def test_deleted_runs_count_too(tmp_path):
@@ -142,12 +135,6 @@ def test_a_point_whose_rivals_left_the_file_was_chosen(store, tmp_path):
         write(replace(of(WIDE[2:]), report=FRONTIER), trained(tmp_path / "runs", NARROW), tmp_path).headline.brief)
 
 
-def test_a_notebook_pays_for_it_too(store):
-    found = best(load_runs(of(NARROW), store), epsilon=10)
-    assert found["selected_epsilon"] == pytest.approx(selected_epsilon(WIDE).value)
-    assert best(load_runs(of(NARROW), store)[:1], epsilon=10)["compared"] == 1
-
-
 def test_random_stopping_tells_no_number_and_has_no_price_after_an_edit(tmp_path):
     drawn = of(RandomStopping(NARROW, (BASE,), Selection("random_stopping", 9, 1, 5)))
     unedited = write(drawn, trained(tmp_path / "a", NARROW), tmp_path / "out")
@@ -161,13 +148,20 @@ def test_random_stopping_tells_no_number_and_has_no_price_after_an_edit(tmp_path
     assert "trained under this name" not in shown + as_text([read(store, "edited", drawn)])
 
 
-def test_after_random_stopping_a_grid_of_its_name_has_no_price(tmp_path):
+@pytest.mark.parametrize(("rule", "says", "files"), [
+    ("chosen_by_scores", "selection: random stopping", (NARROW,)),
+    ("asked_by_scores", "private_metrics: must be 'noisy'", (WIDE, NARROW, NARROW[:1]))])
+def test_after_random_stopping_or_a_search_by_scores_a_grid_of_its_name_has_no_price(rule, says, files, tmp_path):
     store = trained(tmp_path)
-    store.open_sweep("edited", contents={"chosen_by_scores": "true"})
-    past = with_past(of(NARROW), store.root).past
-    assert past == Past(no_price=past.no_price) and "random stopping" in past.no_price
-    assert any("no epsilon covers the choice: selection: random stopping" in line for line in
-               price_lines(of(NARROW, past=past)))
+    store.open_sweep("edited", contents={rule: "true"})
+    for trials in files:
+        experiment = with_past(of(trials), store.root)
+        lines = "\n".join(price_lines(experiment))
+        assert f"no epsilon covers the choice: {says}" in lines and "epsilon = " not in lines
+        assert experiment.past == Past(no_price=experiment.past.no_price) or rule == "asked_by_scores"
+        report = write(replace(of(trials), report=FRONTIER), store, tmp_path / "out")
+        assert "with the choice" not in "".join(report.headline.brief) and np.isnan(
+            pd.read_csv(tmp_path / "out" / "selection.csv")["selected_epsilon"][0])
 
 
 def test_who_edits_the_rule_of_random_stopping_has_no_price_even_if_it_draws_the_same_trials(tmp_path):
@@ -179,17 +173,6 @@ def test_who_edits_the_rule_of_random_stopping_has_no_price_even_if_it_draws_the
             past = with_past(of(edited), store.root).past
             assert bool(past.no_price) != (priced and edited is plan)
             assert not any(digit in past.no_price for digit in "0123456789")
-
-
-def test_after_a_search_by_scores_a_grid_of_its_name_has_no_price(tmp_path):
-    store = trained(tmp_path)
-    store.open_sweep("edited", contents={"asked_by_scores": "true"})
-    for trials in (WIDE, NARROW, NARROW[:1]):
-        lines = "\n".join(price_lines(with_past(of(trials), store.root)))
-        assert "no epsilon covers the choice: private_metrics: must be 'noisy'" in lines and "epsilon = " not in lines
-        report = write(replace(of(trials), report=FRONTIER), store, tmp_path / "out")
-        assert "with the choice" not in "".join(report.headline.brief) and np.isnan(
-            pd.read_csv(tmp_path / "out" / "selection.csv")["selected_epsilon"][0])
 
 
 def test_a_trial_that_cannot_be_read_is_counted_and_leaves_no_price(tmp_path):

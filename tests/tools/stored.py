@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pandas as pd
+from mlflow.entities import RunData
 
 from analysis.runs import row_of
 from pipeline.experiment.experiment import Experiment
@@ -35,6 +36,11 @@ def stored(root: Path, sweep: str, trials: Sequence[TrialConfig],
         store.start(trial, tags)
     store.log(record for trial in trials for record in records_of(trial))
     return store
+
+
+def parent(store: Store) -> RunData:
+    """Metrics and tags of the sweep's own run."""
+    return store._client.get_run(store._parent()).data
 
 
 def changed(runs: pd.DataFrame, **settings: object) -> pd.DataFrame:
