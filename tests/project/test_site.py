@@ -48,7 +48,7 @@ def test_a_page_is_short_and_begins_with_its_answer(name):
 
 
 def test_all_pages_together_and_the_readme_are_short():
-    assert sum(words(text) for name, text in PAGES.items() if name not in PROOFS) <= 11_480
+    assert sum(words(text) for name, text in PAGES.items() if name not in PROOFS) <= 11_500
     assert words((ROOT / "README.md").read_text(encoding="utf-8")) <= 700
 
 

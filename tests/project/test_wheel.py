@@ -111,7 +111,7 @@ def test_the_wheel_installs_into_an_empty_environment_as_the_page_says(wheel, tm
         if "No matching distribution" in done.stderr and "connection" in done.stderr.lower():
             pytest.skip("needs a package index")
         assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
+        return done.stdout + done.stderr
 
     run(lines, minutes=20)
     photonic = ". env/bin/activate; photonic"
