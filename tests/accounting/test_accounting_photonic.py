@@ -146,6 +146,7 @@ SAID = {
     "denoised": {**PHOTONIC, "denoise": True, "joint_release": True},
     "DP-SGD": PLAIN, "DP-SGD without noise": {**PLAIN, "noise_multiplier": 0.0},
     "DP-SGD, secret noise": {**PLAIN, "noise": "secure", "arithmetic": "integer"},
+    "component, secret noise": {**PLAIN, "mechanism": "component", "noise": "secure", "arithmetic": "integer"},
     "component, a target": {**PLAIN, "mechanism": "component", "noise_multiplier": 0.0, "target_epsilon": 3.0},
     "canaries": {**PLAIN, "sampler": "poisson", "noise_multiplier": 4.0, "batch_size": 64, "canaries": 200}}
 

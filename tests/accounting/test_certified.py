@@ -9,7 +9,6 @@ from mlp import Mlp
 
 from pipeline import ConfigError, TrialConfig, load_experiment, train
 from pipeline import account as of_keywords
-from pipeline.accounting import account, privacy_tags
 from pipeline.accounting.certified import certified_epsilons, event_of, with_noise
 from pipeline.auditing.row_space import row_space_audit
 from pipeline.auditing.two_point import audit_release
@@ -66,23 +65,6 @@ def test_shuffled_batches_are_told_what_they_cost():
     whole = TrialConfig(**settings | {"batch_size": 1293, "epochs": 1})  # all is of the relation
     assert not without_amplification([whole, TrialConfig(**settings, sampler="poisson"),
                                       TrialConfig(**{**settings, "target_epsilon": 0, "noise_multiplier": 1})])
-
-
-@pytest.mark.parametrize(("setting", "research", "secure"), [
-    ({}, "simulated", "true"), ({"mechanism": "component"}, "simulated", "true"),
-    ({"noise_multiplier": 0.0, "target_epsilon": 3.0}, "simulated", "true"), ({"noise_multiplier": 0.0}, "false", None),
-    ({"mechanism": "none", "arithmetic": "float32"}, "false", "false"),
-    ({"mechanism": "photonic", "arithmetic": "float32", "sigma": 1.0, "algorithm": "dfa"}, "false", "false")])
-def test_only_secret_noise_makes_a_certified_epsilon_true(setting, research, secure):
-    """And photonic trials are never certified."""
-    for noise, expected in (("research", research), ("secure", secure)):
-        if expected is None:  # refused: there is nothing to keep secret
-            continue
-        config = TrialConfig(**{**dict(BASE.given), "sampler": "shuffled", "noise": noise,
-                                "arithmetic": "integer", **setting})
-        assert privacy_tags(config)["privacy.certified"] == expected
-    kinds = {e.kind for e in account(config, 1)}
-    assert kinds == {"claimed", "column", "label"} or setting.get("mechanism") != "photonic"
 
 
 @pytest.mark.parametrize(("algorithm", "mechanism"), [

@@ -62,13 +62,6 @@ def test_a_metric_that_nothing_covers_is_refused_and_a_sweep_has_a_list_of_its_o
         check_metrics(["test/accuracy"], of_sweep=True)
 
 
-def test_research_trials_log_what_they_did(digits):
-    research = dataclasses.replace(SECURE, noise="research", target_epsilon=0.0, noise_multiplier=1.0)
-    *_, record = train(Pack((research,)), digits)
-    assert {"train/loss", "validation/accuracy"} <= set(record.metrics) and research.disclosure == "plain"
-    assert {row.split for row in record.outcome.per_class} == {"validation", "test"}
-
-
 def test_identity_of_a_trial_and_what_it_logs():
     assert SECURE.disclosure == "noisy" and SECURE.canonical()["private_metrics"] == "noisy"
     assert dataclasses.replace(SECURE, private_metrics="noisy").trial_key == SECURE.trial_key

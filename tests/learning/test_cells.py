@@ -17,7 +17,7 @@ from pipeline.experiment.plugins import LOADED, load_plugins
 from pipeline.learning.data.dataset import DataError, load
 from pipeline.learning.data.numbers import STYLES, Style
 from pipeline.trials.config import TrialConfig
-from pipeline.trials.fields import ConfigError, UserError
+from pipeline.trials.fields import UserError
 
 pytestmark = pytest.mark.usefixtures("extensions")
 LABELS = ["a", "b"]
@@ -161,25 +161,6 @@ def test_a_mark_that_may_be_of_decimals_or_of_thousands_is_refused_until_both_ar
     assert read(tmp_path, {"x": {"range": [0, 10]}}, table, decimal=decimal)[0] == [128]
 
 
-@pytest.mark.parametrize(("changes", "said"), [
-    ({"thousands": "_"}, r"thousands: must be ',', '.', ' ' or an apostrophe, got '_'"),
-    ({"thousands": "."}, r"thousands: must be another mark than that of decimals, got '.'; 12,345 is twelve thousand"),
-    ({"thousands": ",", "decimal": ","}, r"thousands: must be another mark than that of decimals"),
-    ({"separator": ",", "decimal": ","}, r"separator: must be no mark within numbers, got ','; left out"),
-    ({"separator": " ", "thousands": " "}, r"separator: must be no mark within numbers, got ' '"),
-    ({"separator": ""}, r"separator: must be one character, got ''"),
-    ({"encoding": "utf-99"}, r"encoding: must be utf-8, utf-16, cp1252 or another one of Python's, got 'utf-99'"),
-    ({"encoding": "rot13"}, r"encoding: must be utf-8"), ({"encoding": 1252}, r"encoding: must be text, got 1252"),
-    ({"classes": [1, 1.0]}, r"classes: must differ from each other, got 1, 1.0; 1 and 1.0 are one number"),
-    ({"classes": [1, "1"]}, r"classes: must differ from each other, got 1, 1"),
-    ({"columns": {"x": {"values": [1, 1.0]}}}, r"columns.x.values: must differ from each other, got 1, 1.0"),
-    ({"columns": {"x": {"values": ["a"], "others": False}}}, r"columns.x.others: must be true, got False"),
-    ({"columns": {"x": {"range": [0, 1], "others": True}}}, r"columns.x: must be .* with `others: true` beside")])
-def test_formats_and_values_that_are_refused(tmp_path, changes, said):
-    with pytest.raises(ConfigError, match=said):
-        declare(tmp_path, **{"columns": {"x": {"range": [0, 1]}}, **changes})
-
-
 def test_others_belong_to_what_is_declared_and_formats_do_not(tmp_path):
     digests = []
     for values, formats in (({}, {}), ({}, {"thousands": ",", "encoding": "cp1252"}), ({"others": True}, {})):
@@ -214,7 +195,8 @@ UMLAUT = PLAIN.replace(b"x", "größe".encode())
     ("t.tsv", PLAIN.replace(b",", b"\t"), {"separator": "\t"}),
     ("t.csv", b"sep=,\r\n" + PLAIN, {}), ("t.csv", b'"SEP=;"\n' + PLAIN.replace(b",", b";"), {"separator": ";"}),
     ("t.csv", b"x,y\n" + PLAIN[4:].replace(b"\n", b",\n"), {}),
-    ("t.csv.bz2", bz2.compress(PLAIN), {}), ("t.csv.xz", lzma.compress(PLAIN), {})])
+    ("t.csv.bz2", bz2.compress(PLAIN), {}), ("t.csv.xz", lzma.compress(PLAIN), {}),
+    ("t.csv.gz", gzip.compress(PLAIN), {})])
 def test_a_file_is_read_however_it_is_written(tmp_path, name, data, changes):
     assert read(tmp_path, {"x": {"range": [0, 255]}}, data, name=name, **changes) == [[1], [2], [3], [4]]
 

@@ -316,17 +316,15 @@ def test_nothing_that_a_store_names_is_imported(tmp_path):
     assert parse_experiment(text, tmp_path / "some.yaml", stored=True).plugins == ("a_plugin",)
 
 
-@pytest.mark.parametrize(("plugins", "code", "says"), [
-    ("[no_such_plugin]", "", "plugins: 'no_such_plugin' cannot be imported .ModuleNotFoundError: .* a module in"),
-    ("a_plugin", "", "plugins: must be a list of names of modules, got 'a_plugin'"),
-    ("[1]", "", "plugins: must be a list of names of modules, got .1."),
-    ("[]", "", "algorithm: must be one of bp, .*, got 'from_a_plugin', at base.algorithm"),
-    ("[a_plugin]", "1 / 0", "plugins: 'a_plugin' cannot be imported .ZeroDivisionError: division by")])
-def test_plugins_that_cannot_be_loaded_are_refused(tmp_path, plugins, code, says):
-    path = write(tmp_path, plugins)
-    (tmp_path / "a_plugin.py").write_text(code)
+@pytest.mark.parametrize(("plugins", "says"), [
+    ("[no_such_plugin]", "plugins: 'no_such_plugin' cannot be imported .ModuleNotFoundError: .* a module in"),
+    ("a_plugin", "plugins: must be a list of names of modules, got 'a_plugin'"),
+    ("[1]", "plugins: must be a list of names of modules, got .1."),
+    ("[]", "algorithm: must be one of bp, .*, got 'from_a_plugin', at base.algorithm")])
+def test_plugins_that_cannot_be_loaded_are_refused(tmp_path, plugins, says):
+    """What one raises, test_guard.py has."""
     with pytest.raises(ConfigError, match=says):
-        load_experiment(path)
+        load_experiment(write(tmp_path, plugins))
 
 
 def test_a_checkpoint_of_another_version_of_a_plugin_is_refused(tmp_path, monkeypatch):

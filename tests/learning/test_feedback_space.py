@@ -155,12 +155,6 @@ def test_an_audit_of_one_release_finds_no_more_than_is_certified_and_does_where_
     assert found.exceeds == broken and found.mu_lower > 0.35 * found.mu
 
 
-def test_centred_feedback_that_a_trial_does_not_use_changes_nothing(digits):
-    plain = TrialConfig(dataset="digits", hidden=(16,), batch_size=64, algorithm="tdfa", mechanism="photonic",
-                        sigma=0.1)
-    unused = TrialConfig(plain.given, feedback_centered=True)
-    assert unused.trial_key == plain.trial_key
-    one, other = (prepare(Pack((trial,)), digits, CPU) for trial in (plain, unused))
-    assert torch.equal(one.feedback.matrices, other.feedback.matrices)
+def test_the_space_is_of_a_known_matrix(digits):
     with pytest.raises(ValueError, match="matrices: denoise needs the feedback matrix B, got None"):
-        FeedbackSpace(DFA, one.net, None)
+        FeedbackSpace(DFA, prepare(Pack((DFA,)), digits, CPU).net, None)

@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 import torch
-from test_integers import BASE, OF_FACTORS, contributions, made, norms_over_c
+from test_integers import BASE, OF_FACTORS, contributions, made, pair
 
 from pipeline import TrialConfig, train
 from pipeline.learning.integers import products
@@ -27,16 +27,16 @@ def fine(**changes):
     return TrialConfig(**{**dict(OF_FACTORS.given), "noise_multiplier": 0.0, **changes})
 
 
-def pair(trial, data, gain=1.0):
-    """The trial in integers and in float32, with the same weights and feedback matrices."""
-    whole, real = (made(TrialConfig(trial.given, arithmetic=kind), data) for kind in ("integer", "float32"))
-    whole.net.parameters.flat.mul_(gain)
-    blocks = [[*training.net.parameters.weights, *training.net.parameters.biases] for training in (whole, real)]
-    for mine, other in zip(*blocks, strict=True):
-        other.copy_(mine)
-    if real.feedback.matrices is not None:
-        real.feedback.matrices.copy_(whole.feedback.matrices)
-    return whole, real
+def norms_over_c(training, of_weights, of_biases, inputs):
+    """Exact squared norms of contributions over C^2, record by record."""
+    [of_trial], [bound] = training.mechanism.sum.steps, training.mechanism.bounds
+    squares = [Fraction(0)] * len(inputs[0])
+    for k, of_bias, h, step in zip(of_weights, of_biases, inputs, of_trial, strict=True):
+        a, b = Fraction(step.contribution), Fraction(step.input)
+        for record, rows in enumerate(zip(k.tolist(), of_bias.tolist(), h.tolist(), strict=True)):
+            weight, bias, of_input = (sum(x * x for x in row) for row in rows)
+            squares[record] += a**2 * (weight * b**2 * of_input + bias)
+    return [square / Fraction(bound) ** 2 for square in squares]
 
 
 def update(training, data):
@@ -160,12 +160,12 @@ def test_short_outputs_of_relu_under_one_bound_leave_no_room_for_long_signals(di
 
 
 def test_the_grid_of_the_largest_noise_divides_fine_steps_and_a_larger_one_is_refused():
-    for changes in ({}, {"input_norm": 1e-3}, {"input_norm": 1e6}, {"tau_h": 300.0, "activation": "relu"}):
-        trial = fine(**changes)
+    for trial in (BASE, TrialConfig(BASE.given, input_norm=1e6), fine(), fine(input_norm=1e-3), fine(input_norm=1e6),
+                  fine(tau_h=300.0, activation="relu")):
         largest = largest_noise(trial)
         for z in (0.2, 0.9, 17.0, largest):
             for step in steps(trial, 1.0, z):
-                assert grid_exponent(step, z) >= 0 and step.contribution * 2**GRID_BITS / z >= 1
+                assert grid_exponent(step, z) >= 0 and step.contribution * 2**GRID_BITS / z >= 1, "biases have no b"
         TrialConfig(trial.given, noise_multiplier=largest)
         with pytest.raises(ConfigError, match="noise_multiplier: must be at most .* with arithmetic 'integer'"):
             TrialConfig(trial.given, noise_multiplier=2 * largest)

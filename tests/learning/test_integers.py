@@ -6,7 +6,6 @@ import hashlib
 import os
 import subprocess
 import sys
-from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -80,28 +79,6 @@ def of_length(trial, norm):
         return TrialConfig(trial.given, clipping_norm=norm)
     changes = {"target_norm": norm} if trial.target_norm else {}
     return TrialConfig(trial.given, **changes, tau_e=norm / 4 if used.get("error_clip", True) else 1.0)
-
-
-def norms_over_c(training, of_weights, of_biases, inputs):
-    """Exact squared norms of contributions over C^2, record by record."""
-    [of_trial], [bound] = training.mechanism.sum.steps, training.mechanism.bounds
-    squares = [Fraction(0)] * len(inputs[0])
-    for k, of_bias, h, step in zip(of_weights, of_biases, inputs, of_trial, strict=True):
-        a, b = Fraction(step.contribution), Fraction(step.input)
-        for record, rows in enumerate(zip(k.tolist(), of_bias.tolist(), h.tolist(), strict=True)):
-            weight, bias, of_input = (sum(x * x for x in row) for row in rows)
-            squares[record] += a**2 * (weight * b**2 * of_input + bias)
-    return [square / Fraction(bound) ** 2 for square in squares]
-
-
-@EVERY
-def test_contributions_are_as_long_as_they_may_be(trial, digits):
-    training = made(of_length(trial, 1e-3), digits)
-    training.net.parameters.flat.mul_(3.0)  # beyond where weights start
-    squares = norms_over_c(training, *contributions(training, torch.arange(40).view(1, -1)))
-    assert max(squares) <= 1
-    if "clipping_norm" in trial.canonical() or trial.canonical().get("bounding") == "scale":
-        assert max(squares) > Fraction(9, 10), "apart from truncation"
 
 
 @EVERY
@@ -296,29 +273,29 @@ def test_inputs_are_quantised_once_and_close_to_what_float32_has(changes, digits
     assert torch.equal(rows.squares[..., 0], rows.values.double().square().sum(-1))
 
 
-def test_the_network_learns_as_that_of_float32_does_without_noise(digits):
-    """And where there is next to none: an update in integers has the direction of the one in float32."""
-    for name in ("dfa", "bp, sigmoid, adam", "automatic, relu", "denoise", "component", "component, bp",
-                 "component, relu", "component, pdfa", "component, target"):
-        trial = TrialConfig(TRIALS[name].given, noise_multiplier=0.0)
-        least = 0.98 if name == "automatic, relu" else 0.99  # small outputs are rounded to 0, where it has no slope
-        whole, real = (made(TrialConfig(trial.given, arithmetic=kind), digits) for kind in ("integer", "float32"))
-        for training in (whole, real):
-            training.net.parameters.flat.zero_()
-        if real.feedback.matrices is not None:  # which both draw, each in its way
-            real.feedback.matrices.copy_(whole.feedback.matrices)
-        if real.mechanism.space:
-            real.mechanism.space.bases = whole.mechanism.space.bases
-        for (w, v), (b, c) in zip(zip(whole.net.parameters.weights, real.net.parameters.weights, strict=True),
-                                  zip(whole.net.parameters.biases, real.net.parameters.biases, strict=True),
-                                  strict=True):
-            start = torch.randn(v.shape, generator=torch.Generator().manual_seed(3)) / v.shape[2] ** 0.5
-            w.copy_(start), v.copy_(start), b.zero_(), c.zero_()
-        batch = torch.arange(200).view(1, -1)
-        whole.step(batch), real.step(batch)
-        for mine, other in zip(whole.update.weights, real.update.weights, strict=True):
-            assert torch.cosine_similarity(mine.flatten(), other.flatten(), dim=0) > least, name
-            assert 0.95 < mine.norm() / other.norm() < 1.05, name
+def pair(trial, data, gain=1.0):
+    """The trial in integers and in float32, with the same weights and feedback matrices."""
+    whole, real = (made(TrialConfig(trial.given, arithmetic=kind), data) for kind in ("integer", "float32"))
+    whole.net.parameters.flat.mul_(gain)
+    blocks = [[*training.net.parameters.weights, *training.net.parameters.biases] for training in (whole, real)]
+    for mine, other in zip(*blocks, strict=True):
+        other.copy_(mine)
+    if real.feedback.matrices is not None:
+        real.feedback.matrices.copy_(whole.feedback.matrices)
+    if real.mechanism.space:
+        real.mechanism.space.bases = whole.mechanism.space.bases
+    return whole, real
+
+
+@pytest.mark.parametrize("name", ["dfa", "bp, sigmoid, adam", "automatic, relu", "denoise"])
+def test_without_noise_an_update_has_the_direction_of_the_one_in_float32(name, digits):
+    least = 0.98 if name == "automatic, relu" else 0.99  # small outputs are rounded to 0, where it has no slope
+    whole, real = pair(TrialConfig(TRIALS[name].given, noise_multiplier=0.0), digits, gain=2.0)
+    batch = torch.arange(200).view(1, -1)
+    whole.step(batch), real.step(batch)
+    for mine, other in zip(whole.update.weights, real.update.weights, strict=True):
+        assert torch.cosine_similarity(mine.flatten(), other.flatten(), dim=0) > least
+        assert 0.95 < mine.norm() / other.norm() < 1.05
 
 
 def test_norms_of_contributions_are_those_of_what_the_integers_represent():
@@ -338,11 +315,6 @@ def test_a_signal_has_a_step_in_proportion_to_its_feedback():
 def test_steps_follow_c_and_the_noise_alone_and_sums_of_the_softmax_are_exact(extensions):
     for step, twice in zip(steps(BASE, 1.0, 0.5), steps(BASE, 2.0, 1.0), strict=True):
         assert twice.contribution == 2 * step.contribution and twice[:2] == step[:2]
-    for trial, z in ((BASE, 0.2), (BASE, 0.9), (BASE, 17.0), (TrialConfig(BASE.given, input_norm=1e6), 256.0)):
-        for step in steps(trial, 1.0, z):
-            assert grid_exponent(step, z) >= 0 and step.contribution * 2**GRID_BITS / z >= 1, "biases have no b"
-    with pytest.raises(ConfigError, match="noise_multiplier: must be at most 256 with arithmetic 'integer'"):
-        TrialConfig(BASE.given, input_norm=1e6, noise_multiplier=1000.0)
     for n_classes in (steps_of.MOST_CLASSES, steps_of.MOST_CLASSES + 1):
         register_dataset(f"classes_{n_classes}", DatasetSpec(20_000, 10, (4,), n_classes, (0.0,), (1.0,)), print)
     TrialConfig(BASE.given, dataset=f"classes_{steps_of.MOST_CLASSES}")

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from own_networks import integer_sum
 
 from pipeline import ConfigError, TrialConfig, train
 from pipeline.experiment.plugins import load_plugins
@@ -15,7 +16,7 @@ from pipeline.learning.own.alone import Alone
 from pipeline.learning.own.building import why_alone
 from pipeline.learning.own.mapped import Mapped
 from pipeline.learning.own.operators import is_reviewed_here
-from pipeline.learning.own.segments import Segments, copy_of, ends
+from pipeline.learning.own.segments import Segments
 from pipeline.learning.own.ways import check_neighbours
 from pipeline.learning.train import prepare
 from pipeline.trials.packs import Pack
@@ -43,8 +44,7 @@ def networks():
 def trial(name, **settings):
     base = dict(dataset="digits", network=f"others_{name}", algorithm="bp", mechanism="per_example", clipping_norm=0.1,
                 noise="secure", noise_multiplier=1.0, sampler="poisson", batch_size=32, epochs=1, learning_rate=0.1,
-                inputs="unit", records_at_once=16,
-                train_records=200)
+                inputs="unit", records_at_once=16, train_records=200)
     return TrialConfig(**base | settings)
 
 
@@ -56,13 +56,8 @@ def with_far_pixels(digits, *places):
 
 
 def sums(training, places):
-    """The exact sum of the contributions of training records."""
-    integers = training.mechanism.sum
-    integers.total.zero_()
-    for chunk in torch.tensor(places).split(training.net.chunk):
-        x, y, present = training._filled(training.train_inputs.batch(chunk), training.data.train_y[chunk])
-        training._add(x, training._signals_of(y, present, torch.zeros(1)), present)
-    return integers.total * integers.unit * integers.scale
+    places = torch.tensor(places)
+    return integer_sum(training, training.train_inputs.batch(places), training.data.train_y[places])
 
 
 def logits(training, places):
@@ -103,19 +98,13 @@ def test_a_record_on_which_a_network_raises_counts_as_wrong_and_ends_nothing(nam
     training = prepare(Pack((config,)), digits, CPU)
     one, other = training.validation[0][:2].tolist()
     damaged = with_far_pixels(digits, one, int(training.records[0][0]))
-    records = [epoch[0] for epoch in (training_epochs(config, damaged))]
-    assert records[-1].outcome.status == "finished"
+    *_, last = train(config, damaged)
+    assert last.outcome.status == "finished"
     raised = prepare(Pack((config,)), damaged, CPU)
     found = logits(raised, [one, other])
     assert found[0].isnan().all() and torch.equal(found[1:], logits(training, [other]))
     counts = [t.evaluation.count(t.net, "validation")[0].sum(dim=1) for t in (raised, training)]
     assert counts[0][0] == counts[1][0] and 0 <= counts[1][1] - counts[0][1] <= 1
-
-
-def training_epochs(config, data):
-    training = prepare(Pack((config,)), data, CPU)
-    while not training.ended:
-        yield training.run_epoch()
 
 
 def test_what_a_network_prints_of_a_record_is_not_shown(digits, capfd):
@@ -220,42 +209,6 @@ def test_an_index_outside_a_table_looks_up_zeros(digits):
     torch.testing.assert_close(logits(training, [3]), expected)
 
 
-@pytest.mark.parametrize(("name", "algorithm"), [
-    ("activation_twice", "bp"), ("activation_twice", "dfa"), ("layer_twice", "bp"), ("weight_shared", "bp"),
-    ("padded", "bp"), ("frozen_first", "dfa"), ("assigned", "dfa"), ("lstm", "bp"), ("numpy", "bp"), ("sparse", "bp")])
-def test_gradients_are_those_of_plain_back_propagation(name, algorithm, digits):
-    training = prepare(Pack((trial(name, algorithm=algorithm),)), digits, CPU)
-    with torch.no_grad():
-        training.net.parameters.row.add_(torch.randn_like(training.net.parameters.row) * 0.1)  # opens gates
-    x, y, present = training._filled(training.train_inputs.batch(torch.arange(1)), digits.train_y[:1])
-    signals_of = training._signals_of(y, present, torch.zeros(1))
-    row = rows_of(training.net.way.gradients(x, signals_of))[0]
-    plain = copy_of(training.net.segments)
-    outputs = plain(x[:1])
-    logits = torch.cat([outputs[-1].detach(), torch.zeros(len(x) - 1, 10)])
-    torch.autograd.backward(*ends(outputs, [signal[:1] for signal in signals_of(logits)]))
-    expected = torch.cat([parameter.grad.to_dense().flatten() for parameter in plain.trained.values()])
-    assert (row - expected).norm() <= 1e-5 * expected.norm()
-
-
-def test_a_plain_sequential_is_textbook_direct_feedback(digits):
-    """Blocks end before the next trained layer, so that the signal B e goes back through each activation."""
-    settings = dict(algorithm="dfa", noise="research", noise_multiplier=0.0)
-    config = trial("plain", **settings)
-    assert config.layer_sizes == (64, 12, 10)
-    values = {name: value for name, value in config.given if name not in ("network_version", "records_at_once")}
-    module, layers = (prepare(Pack((c,)), digits, CPU)
-                      for c in (config, TrialConfig(**values | dict(network="mlp", hidden=(12,)))))
-    blocks = zip(layers.net.parameters.weights, layers.net.parameters.biases, strict=True)
-    module.net.parameters.row[0].copy_(torch.cat([part[0].flatten() for block in blocks for part in block]))
-    indices = layers.sampler.epoch()[0]
-    alignments = [training.step(indices, measure_alignment=True)[1] for training in (module, layers)]
-    torch.testing.assert_close(*alignments, rtol=1e-4, atol=1e-5)
-    blocks = zip(layers.update.weights, layers.update.biases, strict=True)
-    expected = torch.cat([part[0].flatten() for block in blocks for part in block])
-    torch.testing.assert_close(module.update.row[0], expected, rtol=1e-5, atol=1e-5 * expected.abs().max().item())
-
-
 @pytest.mark.parametrize("kept", ["plain", "withheld"])
 @pytest.mark.parametrize("algorithm", ["bp", "dfa"])
 def test_alignments_are_the_same_by_the_graph_and_alone(algorithm, kept, digits):
@@ -268,25 +221,24 @@ def test_alignments_are_the_same_by_the_graph_and_alone(algorithm, kept, digits)
     assert isinstance(mapped.net.way, Mapped) and (found[0, 1] > 0.999).tolist() == [algorithm == "bp", True]
 
 
-def test_the_way_is_told_and_certified(digits, monkeypatch):
-    monkeypatch.setattr("pipeline.learning.own.operators.processor_is_of", lambda maker: True)
-    for name, way in (("codes", "mapped"), ("lstm", "alone: aten.mkldnn_rnn_layer.default")):
-        tags = next(train(trial(name), digits)).tags
-        assert tags["network.records"] == way and tags["privacy.certified"] == "true"
-        assert ("its author's statement" in tags["privacy.notes"]) == (name == "lstm")
+REVIEWED = "pipeline.learning.own.operators."
 
 
-def test_by_another_makers_processor_no_mapped_network_is_more_than_up_to_rounding(digits, monkeypatch):
-    monkeypatch.setattr("pipeline.learning.own.operators.processor_is_of", lambda maker: maker != "GenuineIntel")
-    assert next(train(trial("codes"), digits)).tags["privacy.certified"] == "up to rounding"
-    assert next(train(trial("lstm"), digits)).tags["privacy.certified"] == "true", "computed alone"
+@pytest.mark.parametrize(("name", "value", "mapped"), [
+    ("processor_is_of", lambda maker: True, "true"),
+    ("processor_is_of", lambda maker: maker != "GenuineIntel", "up to rounding"),
+    ("VERSIONS", {"cpu": ("2.12",)}, "up to rounding")], ids=["reviewed", "processor", "torch"])
+def test_the_way_is_told_and_certified_and_mapped_elsewhere_up_to_rounding(name, value, mapped, digits, monkeypatch):
+    monkeypatch.setattr(f"{REVIEWED}{name}", value)
+    by_graph, alone = (next(train(trial(network), digits)).tags for network in ("codes", "lstm"))
+    assert (by_graph["network.records"], by_graph["privacy.certified"]) == ("mapped", mapped)
+    assert ("last bits not covered" in by_graph["privacy.notes"]) == (mapped != "true")
+    assert alone["network.records"] == "alone: aten.mkldnn_rnn_layer.default" and alone["privacy.certified"] == "true"
+    assert ["its author's statement" in tags["privacy.notes"] for tags in (by_graph, alone)] == [False, True]
 
 
-def test_on_another_version_of_torch_neighbours_are_tried_and_nothing_is_more_than_up_to_rounding(digits, monkeypatch):
-    monkeypatch.setattr("pipeline.learning.own.operators.VERSIONS", {"cpu": ("2.12",)})
-    tags = next(train(trial("codes"), digits)).tags
-    assert tags["privacy.certified"] == "up to rounding" and "last bits not covered" in tags["privacy.notes"]
-    assert next(train(trial("lstm"), digits)).tags["privacy.certified"] == "true"
+def test_on_another_version_of_torch_neighbours_are_tried(digits, monkeypatch):
+    monkeypatch.setattr(f"{REVIEWED}VERSIONS", {"cpu": ("2.12",)})
     training = prepare(Pack((trial("codes"),)), digits, CPU)
     gradients = training.net.way.gradients
     training.net.way.gradients = lambda x, signals_of: [  # as a rule that sees the whole chunk

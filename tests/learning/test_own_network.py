@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from own_networks import integer_sum
 
 from pipeline import ConfigError, TrialConfig, account
 from pipeline.auditing.audit import findings
@@ -23,7 +24,7 @@ SHIPPED = FOLDER.parents[1] / "experiments" / "networks"
 
 @pytest.fixture(autouse=True, scope="module")
 def networks():
-    load_plugins(["some_networks"], FOLDER)
+    load_plugins(["some_networks", "networks_of_others"], FOLDER)
     load_plugins(["tempered_cnn", "small_transformer"], SHIPPED)
 
 
@@ -35,9 +36,9 @@ def own(network="perceptron", **settings):
 
 def built_in(config):
     values = {name: value for name, value in config.given if name not in ("shared_blocks", "network_version")}
-    if config.network == "perceptron":
-        return TrialConfig(**values | dict(network="mlp", hidden=(16, 16)))
-    return TrialConfig(**values | dict(network="convnet", channels=(4, 6), kernel=3, hidden=(16,)))
+    same = {"perceptron": dict(network="mlp", hidden=(16, 16)), "others_plain": dict(network="mlp", hidden=(12,)),
+            "convolutions": dict(network="convnet", channels=(4, 6), kernel=3, hidden=(16,))}
+    return TrialConfig(**values | same[config.network])
 
 
 def updates(config, digits):
@@ -55,8 +56,9 @@ def updates(config, digits):
                                        dict(mechanism="automatic", noise_multiplier=0.0)])
 @pytest.mark.parametrize(("network", "algorithm"), [
     ("perceptron", "bp"), ("perceptron", "dfa"), ("perceptron", "tdfa"), ("perceptron", "pdfa"),
-    ("convolutions", "bp"), ("convolutions", "dfa"), ("convolutions", "hybrid")])
+    ("convolutions", "bp"), ("convolutions", "dfa"), ("convolutions", "hybrid"), ("others_plain", "dfa")])
 def test_a_module_has_the_updates_of_the_same_built_in_network(network, algorithm, mechanism, digits):
+    """Blocks of a plain sequence end before the next trained layer: a signal goes back through each activation."""
     config = own(network, algorithm=algorithm, **mechanism)
     if algorithm == "hybrid":
         config = replace(config, shared_blocks=2)
@@ -64,16 +66,6 @@ def test_a_module_has_the_updates_of_the_same_built_in_network(network, algorith
     torch.testing.assert_close(update, expected, rtol=1e-5, atol=1e-5 * expected.abs().max().item())
     torch.testing.assert_close(loss, expected_loss, rtol=1e-5, atol=0)
     torch.testing.assert_close(cosines, expected_cosines, rtol=1e-4, atol=1e-5)
-
-
-def sums(training, records, labels):
-    """The integer sum of the contributions of records [n, 1, 8, 8], in steps of the noise's grid over C, and C."""
-    integers, chunk = training.mechanism.sum, training.net.chunk
-    integers.total.zero_()
-    for x, y in zip(records.flatten(1).split(chunk), labels.split(chunk), strict=True):
-        x, y, present = training._filled(x, y)
-        training._add(x, training._signals_of(y, present, torch.zeros(1)), present)
-    return integers.total * integers.unit * integers.scale
 
 
 @pytest.mark.parametrize(("network", "algorithm"), [("perceptron", "dfa"), ("convolutions", "hybrid"),
@@ -87,13 +79,13 @@ def test_no_record_moves_the_integer_sum_by_more_than_c(network, algorithm, digi
     extremes = [torch.zeros(1, 1, 8, 8), torch.full((1, 1, 8, 8), 1e4), torch.full((1, 1, 8, 8), torch.nan), one_hot,
                 torch.full((1, 1, 8, 8), torch.inf), torch.full((1, 1, 8, 8), -3e38)]
     labels = torch.arange(20) % 10
-    without = sums(training, batch, labels)
+    without = integer_sum(training, batch.flatten(1), labels)
     assert without.norm() > 0.5  # the sum is of something
     for extreme in extremes:
         for place in (0, 7, 16, 20):
             records = torch.cat([batch[:place], extreme, batch[place:]])
             of_all = torch.cat([labels[:place], torch.tensor([3]), labels[place:]])
-            assert (sums(training, records, of_all) - without).norm() <= 0.5
+            assert (integer_sum(training, records.flatten(1), of_all) - without).norm() <= 0.5
     in_float32 = prepare(Pack((own(network, algorithm=algorithm, noise_multiplier=0.0),)), digits, CPU)
     for extreme in extremes:
         in_float32.train_inputs.batch = lambda chunk, extreme=extreme: extreme.flatten(1).expand(len(chunk), -1)

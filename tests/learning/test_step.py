@@ -196,12 +196,13 @@ def another(setting):
     return type(default)(2 * default or 0.4) if isinstance(default, float) else None
 
 
-@pytest.mark.parametrize("mechanism", [{"mechanism": "none"}, {"mechanism": "photonic", "sigma": 0.1}, *(
+@pytest.mark.parametrize("mechanism", [{"mechanism": "none"}, *(
+    {"mechanism": "photonic", "sigma": 0.1, "algorithm": algorithm} for algorithm in ("dfa", "tdfa")), *(
     {"mechanism": name, "noise_multiplier": 1.0} for name in ("component", "per_example", "automatic"))],
-    ids=lambda mechanism: mechanism["mechanism"])
+    ids=lambda mechanism: f"{mechanism['mechanism']} {mechanism.get('algorithm', '')}")
 def test_settings_that_a_trial_does_not_use_move_neither_weights_nor_epsilons(mechanism, digits):
     """They are in no key: another noise would be one that nothing accounts for."""
-    trial, unused = replace(BASE, **mechanism, algorithm="dfa"), {}
+    trial, unused = replace(BASE, **{"algorithm": "dfa", **mechanism}), {}
     for setting in settings():
         value = another(setting)
         with contextlib.suppress(ConfigError):
