@@ -3,7 +3,6 @@
 import dataclasses
 import math
 
-import numpy as np
 import pytest
 from reference_formulas import label_dp_photonic_layer
 from scipy import stats
@@ -76,12 +75,8 @@ def test_binomial_participations_by_simulation_free_sum():
     assert lab.binomial_gdp_eps(1e-6, draws, q, delta) == 0.0
 
 
-def test_monotone():
-    values = [labels(TrialConfig(**{**PHOTONIC, "sigma": s}))["gdp"].value for s in (0.1, 0.5, 1.0, 10.0)]
-    assert values == sorted(values, reverse=True) and len(set(values)) == 4
+def test_next_to_no_noise_costs_everything_and_batches_that_are_drawn_anew_cost_more():
     assert {e.value for e in labels(TrialConfig(**{**PHOTONIC, "sigma": 1e-200})).values()} == {math.inf}
-    epochs = [labels(TrialConfig(**PHOTONIC), e)["gdp"].value for e in (1, 2, 15)]
-    assert np.all(np.diff(epochs) > 0)
     shuffled, fresh = (labels(TrialConfig(**PHOTONIC, sampler=s)) for s in ("shuffled", "without_replacement"))
     for variant in ("gdp", "rdp"):
         assert fresh[variant].value > shuffled[variant].value and "binomial" in fresh[variant].note
@@ -89,8 +84,6 @@ def test_monotone():
 
 def test_refusals():
     assert lab.label_epsilons(TrialConfig(), 1) == []
-    with pytest.raises(ValueError, match="epochs_done: must be >= 1, got 0"):
-        account(TrialConfig(**PHOTONIC), 0)
     poisson = TrialConfig(sampler="poisson")
     with pytest.raises(ValueError, match="participations are known of shuffled and without_replacement, got poisson"):
         poisson.parts.sampler.participations(poisson, 1)

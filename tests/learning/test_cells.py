@@ -15,7 +15,7 @@ from pipeline.api import train
 from pipeline.cli import main
 from pipeline.experiment.plugins import LOADED, load_plugins
 from pipeline.learning.data.dataset import DataError, load
-from pipeline.learning.data.numbers import STYLES, Style
+from pipeline.learning.data.numbers import Style
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.fields import UserError
 
@@ -140,11 +140,6 @@ def test_a_reading_is_advised_that_fits_the_whole_column(tmp_path):
                        (("5'033.5", "1", "2", "3"), "declare decimal: '.' and thousands: \"'\", by which it is 5033.5"),
                        (("5,033", "many", "1", "2"), "a number has no unit and no other sign; declare values: [...]")):
         assert f"got {cells[0]!r}; {use}" in message(tmp_path, columns, column(*cells))
-
-
-def test_what_is_advised_can_be_declared_and_then_reads_what_it_says(tmp_path):
-    columns, table = {"x": {"range": [0, 20400]}}, column("5,100", "816", "20,400", "")
-    assert read(tmp_path, columns, table, decimal=".", thousands=",") == [[64], [10], [255], [128]]
 
 
 @pytest.mark.parametrize(("decimal", "other"), [(",", "."), (".", ",")])
@@ -283,8 +278,3 @@ def test_train_shows_no_record_of_secure_trials_and_load_dataset_does(tmp_path):
     for act in (lambda: train(TrialConfig(**trial)), lambda: load("t")):
         with pytest.raises(DataError, match="line 3, column 'x': must be a number, got 'Kimberley'"):
             act()
-
-
-def test_a_style_reads_what_its_entries_say():
-    assert {str(style): str(style.read("-1" + style.thousands + "234" + style.decimal + "5")) for style in STYLES} == {
-        str(style): "-1234.5" for style in STYLES}

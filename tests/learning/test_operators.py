@@ -16,7 +16,6 @@ from pipeline.learning.own.operators import (
     FITS,
     REVIEWED,
     RULES,
-    DrawsAtRandom,
     NotMapped,
     guarded,
     is_reviewed_here,
@@ -190,11 +189,6 @@ REFUSED = {
 def test_a_graph_is_refused(what):
     operator_named, function = REFUSED[what]
     assert operator_named in refused(function, W, RECORD)
-
-
-def test_what_draws_at_random_is_told_apart():
-    with pytest.raises(DrawsAtRandom, match="rand_like"):
-        guarded_graph(lambda w, x: torch.rand_like(x), W, RECORD)
 
 
 MAPPED = {

@@ -68,6 +68,7 @@ def test_projection_is_the_product_with_the_replicas_matrix_and_centred_less_the
     with PROJECTORS[PARTS["projector"][name]](10, 33, [1, 2, 3], 0.5, **device) as projector:
         p = projector.project(e)
         if device:
+            assert len(opener.opened[0].inputs) == 2, "both binary parts of e, each of all replicas at once"
             matrices = torch.from_numpy(opener.opened[0].matrix).float().expand(3, 10, 33) * 0.5 * 10**0.5
         else:
             matrices = projector.matrices.clone()
@@ -160,19 +161,6 @@ def test_arguments_are_checked(change, message):
         make = PROJECTORS[PARTS["projector"][name]]
         with pytest.raises(ValueError, match=message), make(**given, **device) as projector:
             projector.project(change)
-
-
-def test_hardware_projects_the_two_binary_parts():
-    opener, e = Opener(), ternary(3, 5, 10)
-    with HardwareOpuProjector(10, 1000, [1, 2, 3], 0.5, open_opu=opener) as projector:
-        projector.project(e), projector.project(e)
-    (opu,) = opener.opened
-    plus, minus = opu.inputs[:2]
-    assert len(opu.inputs) == 4 and plus.shape == minus.shape == (15, 10)
-    rows = e.reshape(15, 10).numpy()
-    np.testing.assert_array_equal(plus, rows == 1)
-    np.testing.assert_array_equal(minus, rows == -1)
-    assert std_is_plausible(torch.from_numpy(0.5 * np.sqrt(10) * opu.matrix), 0.5)
 
 
 @pytest.mark.slow

@@ -199,19 +199,17 @@ def test_a_name_of_a_column_cannot_leave_its_line(tmp_path):
     assert content["confirmed"] is False and content["columns"] == {"b\\'\u0085c": {"values": ["x", "z"]}}
 
 
-def test_a_table_of_two_records_is_refused_as_none_is_left_to_test(tmp_path):
-    with pytest.raises(DataError, match="must have three records or more, .* has 2"):
-        written(tmp_path, "x,y\n1,well\n2,ill\n")
+@pytest.mark.parametrize(("table", "label", "message"), [
+    ("x,y\n1,well\n2,ill\n", "y", "must have three records or more, .* has 2"),  # none would be left to test
+    ("1,2.5,3\n" * 20, "3", "t.csv: must have a header with the names of the columns")])
+def test_what_is_no_table_of_records_is_refused(tmp_path, table, label, message):
+    with pytest.raises(DataError, match=message):
+        written(tmp_path, table, label)
 
 
 def test_what_excel_is_told_of_the_separator_is_no_header(tmp_path):
     found = written(tmp_path, "sep=;\n" + text_of(";", x=["1,5", "2,5"] * (N // 2), z=["p", "q", "r", "q"] * (N // 4)))
     assert 'separator: ";"' in found.text and '"z": {values: ["p", "q", "r"]}' in found.text
-
-
-def test_a_table_without_a_header_is_refused(tmp_path):
-    with pytest.raises(DataError, match=r"t.csv: must have a header with the names of the columns"):
-        written(tmp_path, "1,2.5,3\n" * 20, "3")
 
 
 @pytest.mark.parametrize("end", ["", "E+04"])

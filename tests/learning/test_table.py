@@ -8,17 +8,14 @@ import pytest
 import yaml
 from registries import forgotten_plugins
 
-from pipeline.accounting import account
 from pipeline.cli import main
 from pipeline.experiment.experiment import load_experiment
 from pipeline.experiment.plugins import LOADED, load_plugins
 from pipeline.learning.data.dataset import DataError, load
-from pipeline.learning.train import train
 from pipeline.sweep.worker import prepare_node
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.declared_table import table_inputs
 from pipeline.trials.fields import ConfigError
-from pipeline.trials.packs import Pack
 from pipeline.trials.part import PARTS
 
 CSV = """age, income,ward,outcome,part
@@ -85,17 +82,6 @@ def test_the_key_has_what_is_declared_and_not_where_the_file_is(tmp_path):
     assert trial.trial_key == keys[0] and trial.canonical()["table"] == PARTS["dataset"]["patients"].declared
     with pytest.raises(ConfigError, match=r"table: must be \w{16}, which patients.yaml declares, got 0{16}; the file"):
         TrialConfig(**TRIAL, table="0" * 16)
-
-
-def test_a_table_is_trained_with_a_certified_epsilon(tmp_path):
-    declare(tmp_path)
-    (tmp_path / "e.yaml").write_text(yaml.safe_dump(
-        {"name": "e", "plugins": ["patients.yaml"], "base": {**TRIAL, "hidden": [4], "epochs": 2},
-         "grid": {"seed": [0, 1]}}))
-    trials = load_experiment(tmp_path / "e.yaml").trials
-    (*_, records) = train(Pack(trials), load("patients"))
-    assert [record.outcome.status for record in records] == ["finished"] * 2
-    assert records[0].metrics["epsilon/certified/pld"] == account(trials[0], trials[0].epochs)[0].value > 0
 
 
 def test_a_proposal_is_refused_until_it_is_confirmed_and_then_the_table_is_read(tmp_path, capsys):

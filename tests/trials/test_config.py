@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from pipeline.tracking.artifacts import param_text, param_value
 from pipeline.trials.config import ConfigError, TrialConfig, settings
-from pipeline.trials.fields import refuse, setting
+from pipeline.trials.fields import setting
 from pipeline.trials.optimizer import Optimizer
 from pipeline.trials.part import again, extension
 from pipeline.trials.shapes import n_parameters
@@ -89,18 +89,6 @@ def test_refused_with_field_value_and_remedy(values, message):
     (("noise", "its proof covers no filter", "'secure'"), "noise: its proof covers no filter, got 'secure'")])
 def test_an_error_words_itself_and_says_the_same_in_another_process(words, text):
     assert str(ConfigError(*words)) == str(pickle.loads(pickle.dumps(ConfigError(*words)))) == text
-
-
-def test_what_does_not_hold_is_not_refused():
-    refuse(False, "sigma", "must be >= 0", 0.1)
-    with pytest.raises(ConfigError, match="^sigma: must be >= 0, got -0.1; use 0$"):
-        refuse(True, "sigma", "must be >= 0", -0.1, "use 0")
-
-
-def test_projector_follows_the_algorithm():
-    assert [TrialConfig(algorithm=a).projector for a in ("bp", "dfa", "tdfa", "pdfa")] == [
-        "none", "gaussian", "gaussian", "opu_simulated"]
-    assert [TrialConfig(algorithm=a).needs_opu for a in ("bp", "dfa", "tdfa", "pdfa")] == [False, False, False, True]
 
 
 # Another value of every field; per mechanism, those that its trials depend on.

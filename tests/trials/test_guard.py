@@ -5,9 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from stored import records, stored, sweep_of
+from stored import records, stored
 
-from analysis.catalogue import Fault, mismatch
 from pipeline.auditing.audit import audit_trial
 from pipeline.cli import main
 from pipeline.experiment.experiment import load_experiment
@@ -148,8 +147,3 @@ def test_a_hidden_error_is_told_by_type_and_place():
         assert str(raised.value).startswith(said) and SECRET not in public_line(error)
     with pytest.raises(UserError, match=SECRET), guarded(ConfigError):
         raise UserError(SECRET)
-
-
-def test_a_fault_is_a_reason_that_refuses_nothing():
-    trials = [TrialConfig(dataset="digits")]
-    assert not isinstance(mismatch("frontier", sweep_of(trials)), Fault) and mismatch("frontier", sweep_of(trials))
