@@ -64,9 +64,8 @@ def test_a_runs_guarantee_is_by_its_epsilon_and_its_noise():
     assert set(guarantees(runs[["trial", "noise"]])) == {"none"}
 
 
-def on_page(certified_noise, label_noise=(), choice=None):
+def on_page(runs, choice=None):
     """What a page says of each kind of epsilon, and its table of them."""
-    runs = frame(certified_noise, label_noise)
     said = [f"{found.kind} ({found.standing or 'no standing'}): {found.text}" for found in state(runs, choice)]
     return markdown(*said, epsilons(runs, choice))
 
@@ -84,12 +83,14 @@ CHOICES = {
 
 def test_what_is_said_of_a_guarantee_follows_from_the_noise_of_its_own_trials():
     """Trials share noise only under one recorded seed, and a choice is as its own trials are."""
-    told = {f"certified {one}, label {other}": on_page(SOURCES[one], SOURCES[other]) for one, other in (
+    told = {f"certified {one}, label {other}": on_page(frame(SOURCES[one], SOURCES[other])) for one, other in (
         ("recorded", "recorded"), ("secret", "secret"), ("mixed", "mixed"), ("secret", "mixed"))}
     price, alone = selected_epsilon(GRID), certified_epsilons(GRID[0], 1)[0]
     choice = Choice("bp", "key", 0.9, 0.9, alone, price, "", 4, 0, "Its own noise.", "partly simulated")
-    told["a choice among other trials"] = on_page(["secure"], choice=choice)
-    told["a choice that nothing covers"] = on_page(["secure"], choice=replace(choice, selected=None))
+    told["a choice among other trials"] = on_page(frame(["secure"]), choice)
+    told["a choice that nothing covers"] = on_page(frame(["secure"]), replace(choice, selected=None))
+    told["every kind"] = on_page(frame(["research"], ["research"]).assign(
+        **{"epsilon/column/x": 1.0, "epsilon/audited/one_run": 0.5}))
     told |= {f"choice: {name}": choice_statement(*case) for name, case in CHOICES.items()}
     approved("guarantees", "\n\n".join(f"# {name}\n{text}" for name, text in told.items()))
 
