@@ -281,14 +281,6 @@ def test_text_that_no_width_holds_is_refused():
         style.draw(figure)
 
 
-def test_other_formats_than_the_named_are_not_written(monkeypatch):
-    monkeypatch.undo()
-    with style.written_as(style.FigureFiles(("pdf",))):
-        names = catalogue.draw("by_sigma", of(GRID), tracked(GRID), None)
-        assert {name.partition(".")[2] for name in names.files} == {"csv", "md", "tex", "pdf"}
-        assert names.drawn["svg"].startswith(b"<?xml")
-
-
 @pytest.mark.parametrize(("exhibit", "trials", "reason"), [
     ("by_tau_h_and_sigma", ONE_SIGMA, "two values or more of tau_h and of sigma, got tau_h 0.5, 1 and sigma 0.1"),
     ("by_sigma_and_tau_h", PLAIN, "got sigma none and tau_h none"),

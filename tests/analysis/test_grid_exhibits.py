@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import math
 from itertools import product
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,7 +13,7 @@ from approved import approved
 from latex_tools import check_all
 from stored import changed, run_of, sweep_of, with_secret_noise
 
-from analysis.catalogue import draw, listed, undrawn
+from analysis.catalogue import draw, listed
 from analysis.exhibits import envelope, headline
 from analysis.exhibits.exhibit import ENVELOPE, MAX_WORDS
 from analysis.exhibits.frontier import by_epsilon, choice
@@ -23,7 +22,7 @@ from analysis.exhibits.table import markdown
 from analysis.runs import MixedTrials, ReportError, csv_of, read_runs, trials_of
 from pipeline.accounting.certified import with_noise
 from pipeline.accounting.event import UnsupportedAccounting
-from pipeline.experiment.experiment import Experiment, parse_experiment, sliced
+from pipeline.experiment.experiment import Experiment, sliced
 from pipeline.experiment.sections import Chosen
 from pipeline.trials.config import ConfigError, TrialConfig
 
@@ -338,9 +337,3 @@ def test_a_choice_that_composition_does_not_cover_is_said_to_have_no_price(monke
     monkeypatch.setattr(choice, "composed_epsilon", choice.composed_epsilon.__wrapped__)  # not cached
     assert "At certified ε ≤ 3 (no ε covers the choice of settings), BP" in said(tracked(INNER), INNER).verdict
 
-
-def test_every_exhibit_is_drawn_or_left_out_with_a_reason():
-    text = "base: {dataset: digits, mechanism: per_example}\ngrid: {target_epsilon: [1, 3]}\nreport: [frontier]\n"
-    reasons = dict(undrawn(parse_experiment(text, Path("x.yaml"))))
-    assert "frontier" not in reasons and "does not list it" in reasons["frontier_worst_class"]
-    assert "needs trials with a claimed epsilon" in reasons["frontier_claimed"] and all(reasons.values())

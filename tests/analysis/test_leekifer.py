@@ -43,12 +43,6 @@ def store(tmp_path_factory):
     return stored(tmp_path_factory.mktemp("store"), "leekifer", TRIALS, records_of)
 
 
-def test_sigma_is_that_of_the_mean_update():
-    assert update_sigma(BP) == pytest.approx(4.0 * 1.5 / 60)
-    assert update_sigma(DFA) == pytest.approx(4.0 * 1.5 / 60)
-    assert update_sigma(PLAIN) == 0
-
-
 PUBLISHED = {
     (2, 0.01): {50: 4.43, 100: 6.43, 150: 8.07, 200: 9.49}, (2, 0.03): {50: 1.28, 100: 1.82, 150: 2.25, 200: 2.61},
     (2, 0.05): {50: 0.75, 100: 1.07, 150: 1.31, 200: 1.52},

@@ -261,6 +261,7 @@ def test_figures_for_a_paper(tmp_path, monkeypatch, capsys):
     stored(tmp_path / "mlruns", "mine", load_experiment("mine.yaml").trials,
            lambda trial: records(trial, [MEASURED], {"privacy.relation": "add/remove"}))
     assert main(["report", "mine.yaml", "--width", "3.25", "--font", "DejaVu Serif", "--format", "eps"]) == 0
+    assert "<svg" in Path("reports/mine/index.html").read_text(encoding="utf-8"), "whatever the files are"
     assert main(["report", "mine.yaml", "--width", "3.25", "--font", "DejaVu Serif", "--format", "svg"]) == 0
     figure = Path("reports/mine/by_clipping_norm.svg").read_text(encoding="utf-8")
     width, height = map(float, re.search(r'width="([\d.]+)pt" height="([\d.]+)pt"', figure).groups())

@@ -83,15 +83,6 @@ def test_every_column_of_an_exhibit_is_explained(name):
                 assert not missing, f"{file}: {missing}"
 
 
-def test_means_are_those_of_the_trials():
-    runs = pd.read_csv(runs_of("table1_seeds"))
-    means = 100 * runs.groupby(["algorithm", "setting"])["test/accuracy"].mean()
-    data = results_text.exhibit("table1_seeds", "table1").files["table1.csv"]
-    table = pd.read_csv(io.BytesIO(data)).set_index(["algorithm", "setting"])
-    assert len(table) == 28 and (table["n"] == 5).all()
-    assert (table["accuracy_mean"] - means).abs().max() < 1e-3
-
-
 @pytest.mark.parametrize(("name", "exhibit", "count"), [("table1_seeds", "table1", 1), ("certified", "frontier", 2)])
 def test_pages_have_the_tables_as_they_were_measured(name, exhibit, count):
     shown = tables(QUOTED)

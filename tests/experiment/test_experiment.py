@@ -14,7 +14,6 @@ from pipeline.experiment.experiment import ENTRIES, Experiment, parse_experiment
 from pipeline.experiment.yaml_text import parse_yaml
 from pipeline.sweep.dry_run import preview
 from pipeline.trials.config import ConfigError, TrialConfig
-from pipeline.trials.naming import run_name
 
 
 def test_grid_is_a_product_and_cases_are_a_union(tmp_path):
@@ -114,6 +113,33 @@ def test_merge_keys_take_entries_over_and_own_entries_win(tmp_path):
 
 CERTIFIED = "base: {mechanism: per_example, sampler: poisson}\ngrid: "
 CURVES = "algorithm: [bp, dfa], target_epsilon: [1, 3], seed: [0, 1]"
+REFERENCE = "{source: They 2021, epsilon: 3, delta: 1.0e-5, accuracy: 89.7}"
+WRONG_REFERENCES = [
+    ("{They: 2021}", "references: must be a list of published results, or a CSV file with results, got {'They': 2021}"),
+    ("[They 2021]", r"references\[0\]: must be a mapping with source, epsilon, delta, accuracy, got 'They 2021'"),
+    ("[{source: They, epsilon: 3}]", r"references\[0\]: needs delta, accuracy, got"),
+    (f"[{REFERENCE.replace('They 2021', '')}]", "references.source: must say who published the result, in one line"),
+    (f"[{REFERENCE.replace('3', '0')}]", "references.epsilon: must be > 0, got 0"),
+    (f"[{REFERENCE.replace('1.0e-5', '2')}]", "references.delta: must be > 0 and at most 1, got 2"),
+    (f"[{REFERENCE.replace('89.7', '897')}]", "references.accuracy: must be > 0 and at most 100 percent, got 897")]
+WRONG_CHOSEN = [
+    ("45", "chosen: must be a mapping with runs, by, seeds, got 45"),
+    ("{runs: 45}", r"chosen: needs by, got \{'runs': 45\}"),
+    ("{runs: 45, by: luck}", r"chosen: needs seeds, got \{'runs': 45, 'by': 'luck'\}"),
+    ("{runs: 45, by: luck, seeds: 1, when: 2021}", "chosen.when: unknown entry; .*accepted are runs, by, seeds"),
+    ("{runs: 0, by: luck, seeds: 1}", "chosen.seeds: must be left out where no run was made, got 1"),
+    ("{runs: -1, by: luck, seeds: 1}", "chosen.runs: must be a whole number >= 0, got -1"),
+    ("{runs: 45, by: ' ', seeds: 1}", "chosen.by: must say what the runs were compared by, .*, got ' '"),
+    ("{runs: 45, by: luck, seeds: []}", r"chosen.seeds: must be a list of different whole numbers >= 0, .*, got \[\]"),
+    ("{runs: 45, by: luck, seeds: [1, 1]}", r"chosen.seeds: must be a list of different .*, got \[1, 1\]"),
+    ("{runs: 45, by: luck, seeds: 0}", "chosen.seeds: must be a list of seeds, or a whole number >= 1 .*, got 0"),
+    ("{runs: 45, by: luck, seeds: some}", "chosen.seeds: must be a list of seeds, or a whole .*, got 'some'")]
+NAMES_OF_OTHER_TOOLS = [
+    ("lr: 0.1", "did you mean 'learning_rate'"), ("max_grad_norm: 1", "did you mean 'clipping_norm'"),
+    ("noise: 1.1", "must be text, got 1.1; how much noise there is, noise_multiplier says"),
+    ("mechanism: dp-sgd", "got 'dp-sgd'; did you mean 'per_example'"),
+    ("algorithm: DP-SGD", "got 'DP-SGD'; DP-SGD is algorithm 'bp' with mechanism 'per_example'"),
+    ("dataset: FashionMNIST", "got 'FashionMNIST'; did you mean 'fashion_mnist'")]
 NO_FRONTIER = [
     ("grid: {algorithm: [bp, dfa]}", r"needs trials with a certified epsilon .* or a label epsilon .* there are none"),
     (f"{CERTIFIED}{{noise_multiplier: [0]}}", r"needs trials with a certified epsilon"),
@@ -180,6 +206,9 @@ NO_FRONTIER = [
     ("report: {best_of: [lerning_rate]}", r"report.best_of: must be settings .*, got 'lerning_rate'"),
     ("report: {best_of: learning_rate}", r"report.best_of: must be a list of settings, as `.*`, got 'le"),
     ("report: [table9]", r"report: must be a list of frontier, .*, or by_A or by_A_and_B of .*, got 'table9'; did you"),
+    *((f"base: {{{setting}}}", f".*{message}") for setting, message in NAMES_OF_OTHER_TOOLS),
+    *((f"references: {references}", message) for references, message in WRONG_REFERENCES),
+    *((f"name: a\nchosen: {chosen}", rf"{message}.* \(.*e.yaml, line 2\)") for chosen, message in WRONG_CHOSEN),
     *((f"{CERTIFIED}{{{CURVES}}}\nreport: [{name}]", f"report: {name} has one cell .* target_epsilon, noise_multiplier")
       for name in ("table1", "figure2")),
     *((f"{text}\nreport: {{exhibits: [frontier], best_of: [clipping_norm]}}", f"report: frontier {message}")
@@ -234,28 +263,25 @@ def test_trials_are_the_product_of_a_grid_and_are_read_again_from_the_text(base,
         assert parse_experiment(found.text, Path("e.yaml")) == found
 
 
-def test_a_silent_file_gets_the_exhibits_that_its_trials_fit(tmp_path):
-    assert listed(load(tmp_path, "grid: {algorithm: [bp, pdfa], seed: [0, 1]}")) == ("table1", "figure2", "means")
-    assert listed(load(tmp_path, "grid: {algorithm: [bp, dfa]}")) == ("table1", "means")
-    assert listed(load(tmp_path, "grid: {seed: [0, 1]}")) == ("table1",)
-    wide = load(tmp_path, "base: {mechanism: photonic}\ngrid: {tau_h: [1, 2], batch_size: [64, 128]}")
-    assert listed(wide) == ("means", "by_batch_size", "by_tau_h", "by_batch_size_and_tau_h")
-    assert wide.varied == ("batch_size", "tau_h")
+FRONTIERS = ("frontier", "frontier_worst_class", "frontier_alignment")
 
 
-def test_certified_trials_make_a_frontier(tmp_path):
-    file = load(tmp_path, f"{CERTIFIED}{{{CURVES}}}")
-    frontiers = ("frontier", "frontier_worst_class", "frontier_alignment")
-    assert listed(file) == (*frontiers, "means") and file.varied == ()
-    assert listed(load(tmp_path, f"{CERTIFIED}{{{CURVES}, clipping_norm: [1, 2]}}")) == (
-        *frontiers, "means", "by_clipping_norm")
-    label = load(tmp_path, "base: {mechanism: photonic}\ngrid: {sigma: [0, 1, 2], algorithm: [dfa, pdfa]}")
-    assert listed(label) == (*frontiers, "frontier_claimed", "table1", "figure2", "means", "by_sigma")
-    targets = load(tmp_path, "base: {mechanism: photonic, joint_release: true}\ngrid: {target_label_epsilon: [1, 3]}")
-    assert listed(targets) == (*frontiers, "means") and targets.varied == ()
-    assert [run_name(t) for t in targets.trials] == ["dfa label_epsilon=1 seed=0", "dfa label_epsilon=3 seed=0"]
-    bare = load(tmp_path, "base: {mechanism: photonic, output_noise: false, algorithm: dfa}\ngrid: {sigma: [0, 1]}")
-    assert listed(bare) == ("table1", "means", "by_sigma")
+@pytest.mark.parametrize(("text", "exhibits", "varied"), [
+    ("grid: {algorithm: [bp, pdfa], seed: [0, 1]}", ("table1", "figure2", "means"), ()),
+    ("grid: {algorithm: [bp, dfa]}", ("table1", "means"), ()), ("grid: {seed: [0, 1]}", ("table1",), ()),
+    ("base: {mechanism: photonic}\ngrid: {tau_h: [1, 2], batch_size: [64, 128]}",
+     ("means", "by_batch_size", "by_tau_h", "by_batch_size_and_tau_h"), ("batch_size", "tau_h")),
+    (f"{CERTIFIED}{{{CURVES}}}", (*FRONTIERS, "means"), ()),
+    (f"{CERTIFIED}{{{CURVES}, clipping_norm: [1, 2]}}", (*FRONTIERS, "means", "by_clipping_norm"), ("clipping_norm",)),
+    ("base: {mechanism: photonic}\ngrid: {sigma: [0, 1, 2], algorithm: [dfa, pdfa]}",
+     (*FRONTIERS, "frontier_claimed", "table1", "figure2", "means", "by_sigma"), ()),
+    ("base: {mechanism: photonic, joint_release: true}\ngrid: {target_label_epsilon: [1, 3]}",
+     (*FRONTIERS, "means"), ()),
+    ("base: {mechanism: photonic, output_noise: false, algorithm: dfa}\ngrid: {sigma: [0, 1]}",
+     ("table1", "means", "by_sigma"), ())])
+def test_a_silent_file_gets_the_exhibits_that_its_trials_fit(tmp_path, text, exhibits, varied):
+    file = load(tmp_path, text)
+    assert listed(file) == exhibits and file.varied == varied
 
 
 PRIVATE = "base:\n  dataset: digits\n  mechanism: per_example\n  target_epsilon: 1\n"
@@ -307,17 +333,6 @@ def test_a_line_of_the_option_set_is_not_one_of_the_file():
         parse_experiment(text, Path("a.yaml"), changes={"epochs": 3})
 
 
-@pytest.mark.parametrize(("setting", "says"), [
-    ("lr: 0.1", "did you mean 'learning_rate'"), ("max_grad_norm: 1", "did you mean 'clipping_norm'"),
-    ("noise: 1.1", "noise: must be text, got 1.1; how much noise there is, noise_multiplier says"),
-    ("mechanism: dp-sgd", "got 'dp-sgd'; did you mean 'per_example'"),
-    ("algorithm: DP-SGD", "got 'DP-SGD'; DP-SGD is algorithm 'bp' with mechanism 'per_example'"),
-    ("dataset: FashionMNIST", "got 'FashionMNIST'; did you mean 'fashion_mnist'")])
-def test_names_from_other_tools_are_understood_enough_for_a_hint(setting, says):
-    with pytest.raises(ConfigError, match=re.escape(says)):
-        parse_experiment(f"base: {{{setting}}}", Path("a.yaml"))
-
-
 def test_a_setting_in_place_of_that_of_base_is_another_experiment_text():
     text = "name: a\nbase: {dataset: digits, epochs: 2}  # few\ngrid: {seed: [0, 1]}\n"
     changes = {"epochs": 3, "learning_rate": 1e-5, "hidden": [8, 8]}
@@ -341,28 +356,6 @@ def test_a_setting_that_base_cannot_change_is_refused(changes, says):
         parse_experiment(text, Path("a.yaml"), changes=changes)
 
 
-REFERENCE = "{source: They 2021, epsilon: 3, delta: 1.0e-5, accuracy: 89.7}"
-
-
-def test_published_results_are_read(tmp_path):
-    reference, = load(tmp_path, f"base: {{dataset: digits}}\nreferences: [{REFERENCE}]").references
-    assert (reference.source, reference.epsilon, reference.delta, reference.accuracy) == ("They 2021", 3, 1e-5, 0.897)
-    assert load(tmp_path, "base: {dataset: digits}").references == ()
-
-
-@pytest.mark.parametrize(("text", "message"), [
-    ("{They: 2021}", "references: must be a list of published results, or a CSV file with results, got {'They': 2021}"),
-    ("[They 2021]", r"references\[0\]: must be a mapping with source, epsilon, delta, accuracy, got 'They 2021'"),
-    ("[{source: They, epsilon: 3}]", r"references\[0\]: needs delta, accuracy, got"),
-    (f"[{REFERENCE.replace('They 2021', '')}]", "references.source: must say who published the result, in one line"),
-    (f"[{REFERENCE.replace('3', '0')}]", "references.epsilon: must be > 0, got 0"),
-    (f"[{REFERENCE.replace('1.0e-5', '2')}]", "references.delta: must be > 0 and at most 1, got 2"),
-    (f"[{REFERENCE.replace('89.7', '897')}]", "references.accuracy: must be > 0 and at most 100 percent, got 897")])
-def test_a_published_result_must_be_complete_and_possible(tmp_path, text, message):
-    with pytest.raises(ConfigError, match=message):
-        load(tmp_path, f"base: {{dataset: digits}}\nreferences: {text}")
-
-
 @pytest.mark.parametrize(("seeds", "kept", "told"), [("[0]", (0,), "seed 0"), ("[0, 3]", (0, 3), "seeds 0, 3"),
                                                       ("3", 3, "3 seeds"), ("1", 1, "1 seed")])
 def test_a_file_states_how_its_settings_were_found_and_no_trial_is_another_for_it(tmp_path, seeds, kept, told):
@@ -374,20 +367,3 @@ def test_a_file_states_how_its_settings_were_found_and_no_trial_is_another_for_i
     assert silent.chosen is None and silent.trials == experiment.trials
     published = load(tmp_path, "chosen: {runs: 0, by: those of a paper}\nbase: {dataset: digits}")
     assert str(published.chosen) == "by no run: those of a paper"
-
-
-@pytest.mark.parametrize(("entry", "message"), [
-    ("45", "chosen: must be a mapping with runs, by, seeds, got 45"),
-    ("{runs: 45}", r"chosen: needs by, got \{'runs': 45\}"),
-    ("{runs: 45, by: luck}", r"chosen: needs seeds, got \{'runs': 45, 'by': 'luck'\}"),
-    ("{runs: 45, by: luck, seeds: 1, when: 2021}", "chosen.when: unknown entry; .*accepted are runs, by, seeds"),
-    ("{runs: 0, by: luck, seeds: 1}", "chosen.seeds: must be left out where no run was made, got 1"),
-    ("{runs: -1, by: luck, seeds: 1}", "chosen.runs: must be a whole number >= 0, got -1"),
-    ("{runs: 45, by: ' ', seeds: 1}", "chosen.by: must say what the runs were compared by, .*, got ' '"),
-    ("{runs: 45, by: luck, seeds: []}", r"chosen.seeds: must be a list of different whole numbers >= 0, .*, got \[\]"),
-    ("{runs: 45, by: luck, seeds: [1, 1]}", r"chosen.seeds: must be a list of different .*, got \[1, 1\]"),
-    ("{runs: 45, by: luck, seeds: 0}", "chosen.seeds: must be a list of seeds, or a whole number >= 1 .*, got 0"),
-    ("{runs: 45, by: luck, seeds: some}", "chosen.seeds: must be a list of seeds, or a whole .*, got 'some'")])
-def test_how_settings_were_found_must_be_stated_in_full(tmp_path, entry, message):
-    with pytest.raises(ConfigError, match=message + r".* \(.*e.yaml, line 2\)"):
-        load(tmp_path, f"base: {{dataset: digits}}\nchosen: {entry}")

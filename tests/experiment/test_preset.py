@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from approved import approved
 from committed import manifests, runs_of
 
 from pipeline import recommended
@@ -121,22 +122,12 @@ def test_the_text_that_the_store_keeps_names_the_preset():
     assert parsed(FILE, epochs=3).text.count("preset: recommended\n") == 1
 
 
-def test_a_file_is_told_what_the_preset_sets_and_from_where():
-    (bp, dfa) = parsed(FILE).advice
-    assert bp.startswith("recommended sets, for bp on pixels of fashion_mnist, mechanism per_example: "
-                         "alignment_batches=1 averaging=0.8 batch_size=8192 ")
-    assert "(experiments/certified/certified.yaml: " in dfa
-    *_, last = parsed(FILE, batch_size=256).advice
-    assert last == "  the file has, in place of what is recommended: batch_size=256"
-
-
-def test_without_it_a_file_is_told_which_defaults_it_would_replace():
+def test_a_file_is_told_what_the_preset_sets_and_from_where_or_which_defaults_it_would_replace():
+    """Not those that are as recommended, or were written down."""
     stated = "base: {dataset: fashion_mnist, mechanism: per_example, target_epsilon: 1, learning_rate: 0.01}\n"
-    defaults, better = parsed(stated).advice
-    assert defaults.startswith("left at general defaults, by dfa on pixels of fashion_mnist")
-    assert "feedback_std=1 " in defaults and "feedback_std=0.3 " in better
-    assert "learning_rate" not in defaults  # it was written down
-    assert "momentum" not in defaults  # the default is what is recommended
+    told = {"with the preset": parsed(FILE), "with a batch size": parsed(FILE, batch_size=256),
+            "without it": parsed(stated)}
+    approved("advice", "\n\n".join("\n".join([f"# {name}", *file.advice]) for name, file in told.items()))
     assert not parsed("base: {dataset: mnist, features: scattering, mechanism: photonic, sigma: 0.1}\n").advice
 
 

@@ -369,7 +369,8 @@ def test_wrong_words_are_refused_with_what_is_accepted(tmp_path, monkeypatch, ca
     assert not (tmp_path / "mlruns").exists()
 
 
-def test_help_and_every_setting_are_printed_and_options_may_be_shortened(tmp_path, capsys):
+def test_help_version_and_every_setting_are_printed_and_options_may_be_shortened(tmp_path, capsys):
+    assert re.fullmatch(r"photonic \d+\.\d+\.\d+(\.dev\d+(\+\S+)?)?\n", output(capsys, "--version"))
     listed = output(capsys, "fields")
     assert listed.startswith("Knobs of privacy") and "\n  sigma (sigma; photonic): standard deviation" in listed
     assert "\nsigma = 0.0\n    standard deviation of the optical noise" in listed
@@ -392,10 +393,10 @@ def test_completion_completes_commands_options_and_files(tmp_path, capsys, words
     assert main(["completion", "zsh"]) == 0 and capsys.readouterr().out.endswith(script)
 
 
-def swept(tmp_path, text):
-    """The sweep `named` in a store: its parent run, with its text, and one trial that has begun."""
-    experiment = parse_experiment(text, tmp_path / "file.yaml")
-    store = Store(root=tmp_path / "mlruns")
+def swept(root, text):
+    """The sweep `named` of a file in this folder, in a store: its parent run, with its text, and one trial begun."""
+    experiment = parse_experiment(text, Path("file.yaml").absolute())
+    store = Store(root=root / "mlruns")
     store.open_sweep("named", params={"trials": len(experiment.trials)})
     store.log_experiment(text)
     store.start(experiment.trials[0])
@@ -450,12 +451,7 @@ def test_a_relative_path_of_a_stored_text_leads_to_the_same_features_or_is_refus
                       tmp_path / folder / "x.safetensors")
     store = ["--mlruns", str(tmp_path / "mlruns")]
     monkeypatch.chdir(tmp_path / "here")
-    (tmp_path / "here" / "file.yaml").write_text(text)
-    experiment = load_experiment("file.yaml")
-    of_sweep = Store(root=tmp_path / "mlruns")
-    of_sweep.open_sweep("named")
-    of_sweep.log_experiment(text)
-    of_sweep.start(experiment.trials[0])
+    swept(tmp_path, text)
     assert main(["status", "named", *store]) == 0 and "1 interrupted, 1 waiting" in capsys.readouterr().out
     monkeypatch.chdir(tmp_path / "there")
     assert main(["sweep", "named", "--dry-run", *store]) == 2
@@ -464,6 +460,3 @@ def test_a_relative_path_of_a_stored_text_leads_to_the_same_features_or_is_refus
     printed = output(capsys, "sweep", "named", "--dry-run", *store, code=2)
     assert "x.safetensors cannot be read (no such file)" in printed
 
-
-def test_version(capsys):
-    assert re.fullmatch(r"photonic \d+\.\d+\.\d+(\.dev\d+(\+\S+)?)?\n", output(capsys, "--version"))
