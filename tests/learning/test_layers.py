@@ -160,15 +160,6 @@ def test_what_is_summed_of_a_clipped_record_stays_within_the_bound_where_positio
         assert sum(x.double().square().sum() for x in out).sqrt() <= 1 + 1e-5
 
 
-@pytest.mark.parametrize("size", [(4, 6), (5, 7), (2, 3)])
-def test_pool_finds_the_maxima_and_the_places_of_torch_and_the_first_of_equal_ones(size):
-    z = torch.randint(0, 3, (3, 4, *size), generator=torch.Generator().manual_seed(0)).double()
-    maxima, places = pool(z)
-    expected, theirs = F.max_pool2d(z, 2, return_indices=True)
-    assert torch.equal(maxima, expected) and torch.equal(places, theirs)
-    assert torch.equal(unpool(maxima, places, *size), F.max_unpool2d(expected, theirs, 2, output_size=size))
-
-
 def test_bfloat16_convolutions_round_factors_and_results_only():
     layer, h, weight, bias, delta = drawn(SHAPES[1], dtype=torch.float32)
     rounded = Conv(SHAPES[1], torch.bfloat16)
