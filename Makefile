@@ -102,7 +102,7 @@ hooks: $(READY) ## check style before every commit and types before every push (
 
 release: $(READY) ## wheel and sdist of the version whose tag HEAD has, in dist/
 	@git describe --exact-match --tags --match 'v*' > /dev/null 2>&1 || \
-	  { echo "HEAD has no tag of a version: git tag -a v0.1.0 -m 'Version 0.1.0'"; exit 1; }
+	  { echo "HEAD has no tag of a version: git tag -a v1.0.0 -m 'Version 1.0.0'"; exit 1; }
 	@test -z "$$(git status --porcelain)" || { echo "files differ from the tag: commit them or put them away"; exit 1; }
 	@test "$$(cat reports/nightly 2> /dev/null)" = "$$(git rev-parse HEAD)" || \
 	  { echo "make nightly has not passed on this commit: run it first"; exit 1; }

@@ -5,6 +5,7 @@ path; the libraries that it needs are those of this environment.
 """
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -24,9 +25,9 @@ grid: {algorithm: [bp, dfa]}
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory):
-    """A folder with what the wheel holds, and nothing else."""
-    source, folder = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("site")
+def wheel(tmp_path_factory):
+    """The wheel of this tree."""
+    source = tmp_path_factory.mktemp("source")
     for package in ("pipeline", "analysis"):
         shutil.copytree(ROOT / package, source / package, ignore=shutil.ignore_patterns("results", "__pycache__"))
     for name in ("photonic.py", "pyproject.toml", "README.md", "LICENSE"):
@@ -38,7 +39,14 @@ def site(tmp_path_factory):
     build = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "--no-index", "-w",
              str(source / "wheel"), str(source)]
     subprocess.run(build, check=True, capture_output=True)
-    (wheel,) = (source / "wheel").glob("*.whl")
+    (built,) = (source / "wheel").glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def site(wheel, tmp_path_factory):
+    """A folder with what the wheel holds, and nothing else."""
+    folder = tmp_path_factory.mktemp("site")
     zipfile.ZipFile(wheel).extractall(folder)
     return folder
 
@@ -86,3 +94,31 @@ def test_a_sweep_and_its_report_run_from_the_wheel(site, tmp_path):
     assert "<html" in (tmp_path / "reports/tiny/index.html").read_text(encoding="utf-8")
     header, *_ = (tmp_path / "reports/tiny/runs.csv").read_text(encoding="utf-8").splitlines()
     approved("columns", "\n".join(header.split(",")))
+
+
+@pytest.mark.nightly
+def test_the_wheel_installs_into_an_empty_environment_as_the_page_says(wheel, tmp_path):
+    """The lines of docs/start.md, with the file of the wheel and torch's pin; then a sweep, its report and MLflow."""
+    shutil.copy(ROOT / "experiments" / "quickstart.yaml", tmp_path)
+    page = (ROOT / "docs" / "start.md").read_text(encoding="utf-8")
+    lines = re.search(r"## Without a checkout\n[^#]*?\n((?:    [^\n]+\n)+)", page)[1].replace("WHEEL", str(wheel))
+    environment = {name: value for name, value in os.environ.items()
+                   if name not in ("PYTHONPATH", "VIRTUAL_ENV", "MLFLOW_TRACKING_URI")}
+
+    def run(script, minutes):
+        done = subprocess.run(["bash", "-euc", script], cwd=tmp_path, env=environment, capture_output=True, text=True,
+                              timeout=60 * minutes)
+        if "No matching distribution" in done.stderr and "connection" in done.stderr.lower():
+            pytest.skip("needs a package index")
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    run(lines, minutes=20)
+    photonic = ". env/bin/activate; photonic"
+    assert "48 trials: 48 finished" in run(f"{photonic} sweep quickstart.yaml", minutes=15)
+    run(f"{photonic} report quickstart.yaml", minutes=5)
+    assert "<html" in (tmp_path / "reports/quickstart/index.html").read_text(encoding="utf-8")
+    assert "lightonml  1.4.3" in run(f"{photonic} doctor", minutes=2)
+    answer = run(". env/bin/activate; photonic ui --port 5077 & server=$!; for n in $(seq 60); do sleep 1; "
+                 "curl -sf http://127.0.0.1:5077/ && break; done; kill $server; wait $server || true", minutes=3)
+    assert "<title>MLflow</title>" in answer
