@@ -18,7 +18,7 @@ from pipeline.trials.fields import UserError
 QUOTA = Path("/sys/fs/cgroup/cpu.max")  # of a container: microseconds of processor time, and in how many
 SHARED_MEMORY = Path("/dev/shm")  # where Ray passes objects between processes
 LEAST_SHARED = 2**28  # bytes
-LEAST_ADDRESSES = 16 * 10**9  # bytes; with 8 GB Ray crashes as it starts
+LEAST_ADDRESSES = 16_000_000  # KiB, the unit of `ulimit -v`; with half of it Ray crashes as it starts
 
 
 class MachineError(UserError, RuntimeError):
@@ -60,10 +60,10 @@ def ends_ray() -> list[str]:
     import resource  # imported here: not on Windows
 
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-    if limit == resource.RLIM_INFINITY or limit >= LEAST_ADDRESSES:
+    if limit == resource.RLIM_INFINITY or limit >= LEAST_ADDRESSES * 1024:
         return []
-    return [f"ulimit -v: must be unlimited or at least {LEAST_ADDRESSES // 1000}, got {limit // 1000}, with which Ray "
-            "crashes as it starts: it reserves far more addresses than it uses memory"]
+    return [f"ulimit -v: must be unlimited or at least {LEAST_ADDRESSES}, got {limit // 1024}, with which Ray crashes as "
+            "it starts: it reserves far more addresses than it uses memory"]
 
 
 def slows() -> list[str]:

@@ -40,14 +40,14 @@ def test_doctor_names_every_trap_and_opens_nothing_that_would_raise(tmp_path):
                           http_proxy="http://me:word@10.9.9.9:3", MLFLOW_TRACKING_URI="http://me:word@store.lab:5000")
     assert code == 1 and "word" not in told
     assert "\nMLflow     http://***@store.lab:5000: not opened\n" in told and f"\nends a command: {LIST}\n" in told
-    assert "\nends a command: ulimit -v: must be unlimited or at least 16000000, got 9216000" in told
+    assert "\nends a command: ulimit -v: must be unlimited or at least 16000000, got 9000000" in told
     assert "\nnote: http_proxy: requests to store.lab go through a proxy; if it is in your own network, add" in told
 
 
 @pytest.mark.parametrize(("before", "environment", "says"), [
     ("", {"OMP_NUM_THREADS": "4,2"}, LIST),
     ("", {"PYTHONOPTIMIZE": "2"}, "PYTHONOPTIMIZE: must be 0 or 1, got 2, which takes away docstrings that Ray reads"),
-    ("ulimit -v 9000000;", {}, "ulimit -v: must be unlimited or at least 16000000, got 9216000"),
+    ("ulimit -v 9000000;", {}, "ulimit -v: must be unlimited or at least 16000000, got 9000000"),
     ("", {"http_proxy": "http://127.0.0.1:9", "MLFLOW_TRACKING_URI": "http://127.0.0.1:5999"},
      "(http_proxy: requests to 127.0.0.1 go through a proxy; if it is in your own network, add it to no_proxy)")])
 def test_a_sweep_is_refused_with_the_setting_that_would_end_it(tmp_path, before, environment, says):
