@@ -171,7 +171,7 @@ def test_every_kind_of_error_for_people_has_a_line_that_may_be_shown_or_speaks_o
     assert of_records == {"DataError"}
     assert {kind.__name__ for kind in kinds} - of_records == {
         "UserError", "ConfigError", "UnsupportedAccounting",  # settings
-        "OpuUnavailable",  # what is installed
+        "MachineError", "OpuUnavailable",  # the environment, and what is installed
         "UnusableFile",  # of the file's header
         "SweepRunning", "ResourceError", "TrackingError", "NoStore", "OtherFormat"}  # raised where no records are
 

@@ -14,7 +14,7 @@ from torch import Tensor, fx
 from torch.func import vmap
 
 from pipeline.learning.mechanisms.gradients import GradientRows, Gradients, product_of
-from pipeline.learning.own.graph import Passes, split, trace
+from pipeline.learning.own.graph import Passes, pool_by_channels, split, trace
 from pipeline.learning.own.operators import CHUNK_MULTIPLE, check_plain, guarded
 from pipeline.learning.own.segments import Segments, copy_of
 
@@ -36,7 +36,8 @@ class Mapped:
             check_plain(tensor)
         with torch.no_grad():
             signals = [output.flatten(1) for output in copy_of(segments)(record)]
-        self.passes: Passes = split(guarded(trace(segments, record, signals), len(self.state)), len(self.state))
+        reviewed = guarded(trace(segments, record, signals), len(self.state))
+        self.passes: Passes = split(pool_by_channels(reviewed), len(self.state))
 
     def chunk(self, records_at_once: int) -> int:
         """Return the size of chunks: at least `records_at_once`."""
