@@ -62,8 +62,8 @@ def ends_ray() -> list[str]:
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     if limit == resource.RLIM_INFINITY or limit >= LEAST_ADDRESSES * 1024:
         return []
-    return [f"ulimit -v: must be unlimited or at least {LEAST_ADDRESSES}, got {limit // 1024}, with which Ray crashes as "
-            "it starts: it reserves far more addresses than it uses memory"]
+    return [f"ulimit -v: must be unlimited or at least {LEAST_ADDRESSES}, got {limit // 1024}, with which Ray crashes "
+            "as it starts: it reserves far more addresses than it uses memory"]
 
 
 def slows() -> list[str]:

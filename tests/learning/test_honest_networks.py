@@ -144,3 +144,22 @@ def test_a_mapped_row_has_the_same_bits_beside_any_records(name):
 def test_the_table_names_networks():
     assert len(NETWORKS) >= 100
     assert {*ALONE, *SHARED, *FAST} <= {*NETWORKS}
+
+
+def test_images_by_channels_give_pools_the_same_bits(monkeypatch):
+    """Maxima, their places among equals and gradients, of windows that overlap and of windows that do not."""
+    network = torch.nn.Sequential(
+        torch.nn.Sequential(torch.nn.Conv2d(1, 4, 3), torch.nn.ReLU(), torch.nn.MaxPool2d(2, 1)),
+        torch.nn.Sequential(torch.nn.Conv2d(4, 3, 2), torch.nn.ReLU(), torch.nn.MaxPool2d(2)),
+        torch.nn.Flatten(), torch.nn.Linear(12, 10))
+    segments = Segments(randomised(network), 2)
+    records = torch.randn(CHUNK_MULTIPLE, 1, 8, 8, generator=torch.Generator().manual_seed(6)).round()
+    laid_out = Mapped(segments, records[:1])
+    monkeypatch.setattr("pipeline.learning.own.mapped.pool_by_channels", lambda traced: traced)
+    usual = Mapped(segments, records[:1])
+    written = [str(way.passes.forward.graph).count("aten.permute.default") for way in (laid_out, usual)]
+    assert written == [4, 0]  # one before and one after the copy, for each pool
+    widths = [output.flatten(1).shape[1] for output in segments(records[:1])]
+    for found, expected in zip(computed(laid_out, records, signals_for(widths)),
+                               computed(usual, records, signals_for(widths)), strict=True):
+        assert (records == 0).any() and torch.equal(found, expected)

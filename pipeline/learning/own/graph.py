@@ -96,8 +96,7 @@ def _remove_copies(functional: fx.GraphModule) -> None:
 
 
 def pool_by_channels(traced: fx.GraphModule) -> fx.GraphModule:
-    """Lay out images by channels for maximum pools, whose values and indices stay the same: torch's kernel for the usual
-    layout takes several times as long on a CPU."""
+    """Lay out images by channels for maximum pools: the same values and places, several times as fast on a CPU."""
     graph = traced.graph
     for pool in graph.find_nodes(op="call_function", target=aten.max_pool2d_with_indices.default):
         image = pool.args[0]
