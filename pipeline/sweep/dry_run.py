@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -128,7 +128,7 @@ def _with_drawn_trials(experiment: Experiment) -> Experiment:
 def as_json(run: DryRun) -> str:
     """Return a dry run as JSON for scripts: every pack (trials that are trained together) with its trials."""
     experiment = run.experiment
-    varied = _varied(experiment)
+    varied = _varied({*experiment.trials, *experiment.possible})
     packs = []
     for pack in run.packs:
         trials = [{"trial_key": trial.trial_key, **_varied_settings(trial, varied)} for trial in pack.trials]
@@ -148,7 +148,7 @@ def as_json(run: DryRun) -> str:
 def as_lines(run: DryRun) -> Iterator[str]:
     """Yield a dry run as lines for people: the estimated time, the packs, remarks, and the privacy cost."""
     experiment = run.experiment
-    varied = _varied(experiment)
+    varied = _varied({*experiment.trials, *experiment.possible})
     yield (f"{experiment.name}: {duration(run.seconds)} on this machine if it does nothing else (an estimate); data "
            "sets were not looked for")
     if run.exhausted:
@@ -195,12 +195,16 @@ def _pack_rows(run: DryRun, varied: Sequence[str]) -> list[tuple[str, ...]]:
 
 
 def _guesses(run: DryRun, varied: Sequence[str]) -> Iterator[str]:
-    """Yield `not timed: 2 kinds of packs, ...: A from B; C from B`, if there was no time for some kinds."""
-    if guessed := run.estimate.guessed:
-        named = [f"{_settings(pack.trials, varied)} from {_settings(timed.trials, varied)}" for pack, timed in guessed]
-        more = [f"and {len(named) - MOST_NAMED} more"] if len(named) > MOST_NAMED else []
-        yield (f"not timed: {counted(len(guessed), 'kind')} of packs, for want of time; estimated by multiplications: "
-               f"{'; '.join([*named[:MOST_NAMED], *more])}")
+    """Yield how many kinds of packs there was no time for, then `  A from B` for each; B by settings other than A's."""
+    if not (guessed := run.estimate.guessed):
+        return
+    yield (f"not timed: {counted(len(guessed), 'kind')} of packs, for want of time; estimated by multiplications from "
+           "what was timed:")
+    for pack, timed in guessed[:MOST_NAMED]:
+        other = [name for name in _varied({pack.shared, timed.shared}) if name not in ("seed", "epochs")]
+        yield f"  {_settings(pack.trials, varied)} from {_settings(timed.trials, other)}"
+    if len(guessed) > MOST_NAMED:
+        yield f"  and {len(guessed) - MOST_NAMED} more"
 
 
 def _computed_alone(experiment: Experiment) -> Iterator[str]:
@@ -217,10 +221,9 @@ def _prices(experiment: Experiment) -> Iterator[str]:
     return iter(()) if experiment.plan.publishes_all else price_lines(experiment)
 
 
-def _varied(experiment: Experiment) -> list[str]:
-    compared = {*experiment.trials, *experiment.possible}
+def _varied(trials: Set[TrialConfig]) -> list[str]:
     names = [setting.name for setting in settings()]
-    return [name for name in names if len({getattr(trial, name) for trial in compared}) > 1]
+    return [name for name in names if len({getattr(trial, name) for trial in trials}) > 1]
 
 
 def _varied_settings(trial: TrialConfig, varied: Iterable[str]) -> dict[str, object]:

@@ -121,7 +121,7 @@ def _computed_once(pack: Pack, pace: Pace) -> dict[object, float]:
 
 def _paces(packs: Sequence[Pack], device: torch.device,
            until: float) -> tuple[dict[str, Pace], list[tuple[Pack, Pack]]]:
-    """Time kinds of packs, those with the most work first; return the pace of each kind, and `Estimate.guessed`."""
+    """Time kinds of packs, the largest of each network first; return the pace of each kind, and `Estimate.guessed`."""
     work: dict[str, float] = {}
     examples: dict[str, Pack] = {}
     for pack in packs:
@@ -132,7 +132,9 @@ def _paces(packs: Sequence[Pack], device: torch.device,
     paces: dict[str, Pace] = {}
     timed: list[str] = []  # kinds
     guessed: list[tuple[Pack, Pack]] = []
-    for kind in sorted(work, key=lambda kind: -work[kind]):
+    by_work = sorted(work, key=lambda kind: -work[kind])
+    largest = {examples[kind].shared.network: kind for kind in reversed(by_work)}.values()
+    for kind in sorted(by_work, key=lambda kind: kind not in largest):
         pack = examples[kind]
         if not timed or time.process_time() < until:
             paces[kind] = _pace(pack, device)

@@ -74,12 +74,22 @@ def test_a_large_batch_is_timed_by_a_part_of_it(monkeypatch):
     assert estimates._line({2: 5.0}.get, 2, 2, 10) == 25.0
 
 
-def test_kinds_that_were_not_timed_are_named(monkeypatch):
+def test_the_largest_kind_of_each_network_is_timed_first(monkeypatch):
+    timed = []
+    monkeypatch.setattr(estimates, "_pace", lambda pack, device: timed.append(pack) or estimates.Pace(*[1.0] * 6))
+    mlp = [Pack((TrialConfig(dataset="digits", hidden=(width,)),)) for width in (64, 512, 256)]
+    convnet = [Pack((TrialConfig(dataset="cifar10", network="convnet", hidden=(width,) * 2),)) for width in (96, 384)]
+    estimates._paces([*mlp, *convnet], torch.device("cpu"), float("inf"))
+    assert {timed[0], timed[1]} == {mlp[1], convnet[1]} and set(timed) == {*mlp, *convnet}
+
+
+def test_kinds_that_were_not_timed_are_named():
     trials = [TrialConfig(dataset="digits", hidden=(width,)) for width in (64, 8)]
     packs = tuple(Pack((trial,)) for trial in trials)
     experiment = parse_experiment("base: {dataset: digits}\ngrid: {hidden: [[64], [8]]}\nreport: []", Path("e.yaml"))
     run = DryRun(experiment, estimates.Estimate(60.0, ((packs[1], packs[0]),)), 1, packs)
-    assert ("not timed: 1 kind of packs, for want of time; estimated by multiplications: hidden=[8] from hidden=[64]"
-            ) in list(as_lines(run))
+    text = "\n".join(as_lines(run))
+    assert ("not timed: 1 kind of packs, for want of time; estimated by multiplications from what was timed:\n"
+            "  hidden=[8] from hidden=[64]\n") in text
     assert json.loads(as_json(run))["not_timed"] == [
         {"trial_key": trials[1].trial_key, "estimated_from": trials[0].trial_key}]
