@@ -110,13 +110,13 @@ def test_the_page_of_a_study_has_the_captions_and_tables_that_the_code_writes_of
 
 def test_the_page_of_networks_has_the_means_of_its_trials():
     runs, page = pd.read_csv(runs_of("networks")), (ROOT / "docs" / "networks.md").read_text(encoding="utf-8")
-    for network, part in runs.groupby("network"):
+    for (network, epochs), part in runs.groupby(["network", "epochs"]):
         means = []
         for algorithm in ("bp", "dfa", "hybrid"):
             accuracies = 100 * part.loc[part["algorithm"] == algorithm, "test/accuracy"]
             found = mean_interval(accuracies) if len(accuracies) else None
             means.append(plus_minus(found.mean, half_width=found.half_width) if found else "–")
-        assert f" | {' | '.join(means)} |" in page, network
+        assert f" | {epochs} | {' | '.join(means)} |" in page, network
 
 
 def test_a_report_is_taken_over_as_it_was_written(tmp_path, monkeypatch):
