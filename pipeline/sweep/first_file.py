@@ -47,7 +47,7 @@ FOR_TABLE = """\
 name: {name}
 plugins: [{table}]
 preset: recommended
-base: {{dataset: {dataset}, mechanism: per_example, arithmetic: integer, hidden: [32]}}
+base: {{dataset: {dataset}, mechanism: per_example, hidden: [32]}}
 grid:
   algorithm: [bp, dfa]
   target_epsilon: [1, 3, 8]
@@ -222,7 +222,6 @@ def text(path: Path, answers: Answers, algorithms: Sequence[str]) -> str:
         (f"  dataset: {answers.dataset}", ""),
         *([(f"  features: {answers.features}", "")] if answers.features != default.features else []),
         (f"  mechanism: {private}", MEANING[answers.private]),
-        *([("  arithmetic: integer", "exact sums, which `noise: secure` needs")] if target == "target_epsilon" else []),
         ("grid:", ""),
         (f"  algorithm: [{', '.join(algorithms)}]", "; ".join(f"{name}: {WHO[name]}" for name in algorithms)),
         *([(f"  {target}: [{as_option(answers.epsilons).replace(',', ', ')}]", COMMENTS[target])] if target else []),

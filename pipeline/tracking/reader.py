@@ -74,7 +74,8 @@ class Reader:
         with reporting_errors(self.uri):
             if self._database is not None and not is_set_up(self._database):
                 state = "is empty" if self._database.exists() else "does not exist"
-                raise NoStore(f"tracking store {backend.redacted(self.uri)}: {state} (run the sweep first)")
+                raise NoStore(f"tracking store {backend.redacted(self.uri)}: {state} (run the sweep first, "
+                              "or say by --mlruns where it ran)")
         return connect(self.uri, lock=None)  # without a lock, nothing is created
 
     def artifact_folders(self) -> list[Path]:

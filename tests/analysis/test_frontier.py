@@ -279,6 +279,8 @@ def test_what_a_source_is_called_is_no_formula_and_may_have_any_letters(runs):
 
 @pytest.mark.parametrize(("kept", "wanted", "message"), [
     (lambda runs: runs, ["audited"], "kind: must be one of certified, label, claimed, got 'audited'"),
+    (lambda runs: runs, ["certified", "test_acc"],
+     "metric: must be one of accuracy, worst_class, alignment, feedback_alignment, got 'test_acc'"),
     (lambda runs: runs[runs["mechanism"] == "per_example"], ["label"], "a finite epsilon/label, found none"),
     (lambda runs: runs.drop(columns="test/worst_class_accuracy"), ["certified", "worst_class"], "missing for 24 of 24"),
     (lambda runs: runs.drop(columns="alignment/layer_2"), ["certified", "alignment"], "measured in none of 24 trials")])

@@ -310,6 +310,8 @@ class Refused(UserError, RuntimeError):
 @pytest.mark.parametrize(("error", "says"), [
     (Refused("sigma: must be >= 0"), "sigma: must be >= 0"),
     (MemoryError(), "out of memory; make room and run the same command again to go on"),
+    (PermissionError(errno.EACCES, "Permission denied", "new.yaml"),
+     "new.yaml: permission denied; it must be in a folder that you may read and write"),
     (OSError(errno.ENOMEM, "Cannot allocate memory"),
      f"[Errno {errno.ENOMEM}] Cannot allocate memory; make room and run the same command again to go on")])
 def test_an_error_for_people_is_printed_in_one_line(capsys, monkeypatch, error, says):

@@ -30,7 +30,7 @@ def test_its_trials_are_those_that_are_recommended_and_the_readme_shows_it():
     trials = parse_experiment(written(Answers()), Path("mine.yaml")).trials
     assert len(trials) == 2 * 3 * 3
     last = {"algorithm": "dfa", "target_epsilon": 8, "seed": 2}
-    assert trials[-1] == recommended(dataset="fashion_mnist", mechanism="per_example", arithmetic="integer", **last)
+    assert trials[-1] == recommended(dataset="fashion_mnist", mechanism="per_example", **last)
     assert all(len(line) <= 120 for answers in (Answers(), Answers(private="nothing")) for line in
                written(answers, ("bp", "dfa", "tdfa", "pdfa")).splitlines())
 

@@ -173,7 +173,7 @@ def test_a_store_that_is_not_there_is_not_created(uri, tmp_path, capsys, monkeyp
     if uri:
         monkeypatch.setenv("MLFLOW_TRACKING_URI", uri.format(folder=tmp_path))
     assert main(["status", "--mlruns", str(tmp_path / "mlruns")]) == 2
-    assert "does not exist (run the sweep first)" in capsys.readouterr().err
+    assert "does not exist (run the sweep first, or say by --mlruns where it ran)" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
 

@@ -12,6 +12,7 @@ from analysis.exhibits.envelope import averaged, ordered
 from analysis.exhibits.frontier import choice
 from analysis.exhibits.frontier.choice import PRICE as PRICE
 from analysis.exhibits.frontier.choice import pareto_front
+from analysis.exhibits.metrics import METRICS
 from analysis.exhibits.needs import layout_of_frontier
 from analysis.labels import names_of
 from analysis.runs import ReportError, Sweep, load_runs, relations, require_one, trials_of, with_trials
@@ -41,12 +42,13 @@ def frontier(runs: Sweep, kind: str = "certified", metric: str = "accuracy", for
         runs: from `load_runs`, or a sweep as `load_runs` takes it; trials without a finite epsilon of this kind are
             left out.
         kind: 'certified', 'label', or 'claimed', which has no guarantee. Other kinds have no frontier.
-        metric: one of `METRICS`; a trial without it (see `Metric.of`) is left out.
+        metric: 'accuracy', 'worst_class', 'alignment' or 'feedback_alignment'; a trial without it (see `Metric.of`)
+            is left out.
         formula: of a claimed epsilon, for example `saturating/epochs`, since formulas bound different quantities;
             empty for other kinds.
 
     Raises:
-        ReportError: for another kind, no trial of this kind, a trial without the metric, or, if there is a choice, a
+        ReportError: for another kind or metric, no trial of this kind, a trial without the metric, or, if there is a choice, a
             trial without validation accuracy.
         MixedTrials: if data sets, relations or deltas differ.
 
@@ -58,6 +60,8 @@ def frontier(runs: Sweep, kind: str = "certified", metric: str = "accuracy", for
         2       dfa      1.0  70.0  1             False
         3       dfa      8.0  80.0  1             False
     """
+    if metric not in METRICS:
+        raise ReportError(f"metric: must be one of {', '.join(METRICS)}, got {metric!r}")
     tried = tried_runs(load_runs(runs), kind, formula)
     return summarized(choice.choose(tried), kind, metric, formula)
 
