@@ -185,8 +185,6 @@ def write(path: Path, answers: Answers) -> Iterator[str]:
 
 
 
-
-
 def fitting(path: Path, answers: Answers) -> tuple[Experiment, float]:
     """Return the experiment with the most algorithms that fits the time, else the fewest, and its estimated seconds."""
     def estimated(algorithms: Sequence[str]) -> tuple[Experiment, float]:

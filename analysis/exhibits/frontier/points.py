@@ -48,8 +48,8 @@ def frontier(runs: Sweep, kind: str = "certified", metric: str = "accuracy", for
             empty for other kinds.
 
     Raises:
-        ReportError: for another kind or metric, no trial of this kind, a trial without the metric, or, if there is a choice, a
-            trial without validation accuracy.
+        ReportError: for another kind or metric, no trial of this kind, a trial without the metric, or, if there is a
+            choice, a trial without validation accuracy.
         MixedTrials: if data sets, relations or deltas differ.
 
     Example:
