@@ -51,8 +51,9 @@ def load_plugins(names: Sequence[str], folder: Path) -> None:
 
 def _import(name: str, folder: Path) -> str:
     def refused(line: str) -> ConfigError:
-        return ConfigError(f"plugins: '{name}' cannot be imported ({line}); it must be a module in "
-                           f"{folder.absolute()}, or one that is installed")
+        is_missing = line.startswith("ModuleNotFoundError")
+        remedy = f"; it must be a module in {folder.absolute()}, or one that is installed" if is_missing else ""
+        return ConfigError(f"plugins: '{name}' cannot be imported ({line}){remedy}")
 
     with guarded(refused):
         file = importlib.import_module(name).__file__ or ""

@@ -213,7 +213,7 @@ def _computed_alone(experiment: Experiment) -> Iterator[str]:
                for trial in experiment.trials if trial.parts.network.own}
     for name, reason in reasons.items():
         if reason:
-            yield (f"network '{name}': records are computed one after the other ({reason}), which takes 10 to 20 times "
+            yield (f"network '{name}': records are computed one after the other ({reason}), which takes 15 to 20 times "
                    "as long as by its graph")
 
 

@@ -44,7 +44,8 @@ class Integer(Arithmetic):
             chosen = getattr(trial.parts, SLOTS[slot])
             if chosen.not_integer:
                 supported = [name for name, cls in PARTS[slot].items() if not cls.not_integer and name != "none"]
-                floating = "arithmetic 'float32'" + (" with noise 'research'" if trial.secure else "")
+                only_research = trial.secure and not trial.parts.network.own
+                floating = "arithmetic 'float32'" + (" with noise 'research'" if only_research else "")
                 raise ConfigError(f"arithmetic: 'integer' does not go with {slot} '{chosen.name}': "
                                   f"{chosen.not_integer}; use {slot} {listed_or(supported)}, or {floating}")
         norm = trial.input_norm

@@ -78,6 +78,7 @@ def test_a_plugin_that_cannot_be_imported_is_one_line(folder, capsys, text, says
         assert main([*command, "q.yaml"]) == 2
         (line,) = capsys.readouterr().err.splitlines()
         assert line.startswith("error: plugins: 'mine' cannot be imported (") and says.partition(" (mine")[0] in line
+        assert line.endswith(")"), "a module that is there need not be put elsewhere"
 
 
 def test_what_no_other_guard_has_ends_the_command_in_one_line(folder, capsys):

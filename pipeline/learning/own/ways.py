@@ -56,7 +56,8 @@ def choose(where: str, segments: Segments, records: Tensor, n_classes: int) -> t
         raise ConfigError("network", f"{where} must give the same result at every call", f"{error}, which draws at "
                           "random", "leave it out") from error
     except Exception as error:  # torch has many kinds, and so has the user's code
-        reason = str(error) if isinstance(error, NotMapped) else f"{type(error).__name__} while it is traced"
+        reason = str(error) if isinstance(error, NotMapped) else (
+            f"{type(error).__name__} while it is traced, as by an `if` on a record's numbers")
     check_alone(where, alone, records)
     _refuse_outside(where, segments)
     return alone, reason
