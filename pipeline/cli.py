@@ -83,7 +83,8 @@ def _error_text(error: Exception) -> str:
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM):
         return f"{error}; {MAKE_ROOM}"
     if isinstance(error, OSError) and error.filename is not None:
-        return f"{error.filename}: {(error.strerror or '').lower()}; it must be in a folder that you may read and write"
+        remedy = "; it must be in a folder that you may read and write" if isinstance(error, PermissionError) else ""
+        return f"{error.filename}: {(error.strerror or '').lower()}{remedy}"
     raise error
 
 

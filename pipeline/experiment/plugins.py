@@ -51,7 +51,7 @@ def load_plugins(names: Sequence[str], folder: Path) -> None:
 
 def _import(name: str, folder: Path) -> str:
     def refused(line: str) -> ConfigError:
-        is_missing = line.startswith("ModuleNotFoundError")
+        is_missing = line.startswith(f"ModuleNotFoundError: No module named '{name.partition('.')[0]}")
         remedy = f"; it must be a module in {folder.absolute()}, or one that is installed" if is_missing else ""
         return ConfigError(f"plugins: '{name}' cannot be imported ({line}){remedy}")
 

@@ -154,6 +154,7 @@ def test_a_step_is_audited(digits):
     (dict(mechanism="photonic", sampler="shuffled"), "mechanism: must be 'none' or 'per_example'"),
     (dict(algorithm="hybrid", shared_blocks=2), "shared_blocks: must leave a block for feedback and the output block"),
     (dict(denoise=True), "denoise: needs the columns of a layer's weights"),
+    (dict(arithmetic="integer"), "arithmetic: 'integer' does not go with network 'perceptron'"),
     (dict(arithmetic="integer", noise="secure"),
      "arithmetic: 'integer' does not go with network 'perceptron': .*, or arithmetic 'float32'$"),
     (dict(arithmetic="bfloat16", mechanism="none", noise_multiplier=0.0), "arithmetic: must be 'float32' with"),

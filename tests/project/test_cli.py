@@ -312,6 +312,7 @@ class Refused(UserError, RuntimeError):
     (MemoryError(), "out of memory; make room and run the same command again to go on"),
     (PermissionError(errno.EACCES, "Permission denied", "new.yaml"),
      "new.yaml: permission denied; it must be in a folder that you may read and write"),
+    (IsADirectoryError(errno.EISDIR, "Is a directory", "new.yaml"), "new.yaml: is a directory"),
     (OSError(errno.ENOMEM, "Cannot allocate memory"),
      f"[Errno {errno.ENOMEM}] Cannot allocate memory; make room and run the same command again to go on")])
 def test_an_error_for_people_is_printed_in_one_line(capsys, monkeypatch, error, says):

@@ -91,7 +91,8 @@ def test_a_database_that_mlflow_would_have_to_set_up_is_refused(opened, tables, 
         connection.execute(tables)
         connection.commit()
     before = digests(tmp_path)
-    with pytest.raises(TrackingError, match=r"mlflow.db: is empty \(run the sweep first, "):
+    with pytest.raises(TrackingError, match=r"mlflow.db: is empty \(run the sweep first, or say by --mlruns where "
+                       r"it ran\)$"):
         opened(root=tmp_path)
     assert digests(tmp_path) == before
 

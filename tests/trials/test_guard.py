@@ -70,6 +70,7 @@ def test_nothing_but_its_report_depends_on_an_exhibit(folder, capsys, needs, bod
 @pytest.mark.parametrize(("text", "says"), [
     ("raise SystemExit('bye')", "SystemExit: bye (mine.py:1)"), ("x = (", "SyntaxError: '(' was never closed (mine.py"),
     ("class B(BaseException): pass\nraise B('bye')", "B: bye (mine.py:2)"),
+    ("import not_there", "ModuleNotFoundError: No module named 'not_there' (mine.py:1)"),
     ("raise ValueError('two\\nlines')", "ValueError: two (mine.py:1)")])
 def test_a_plugin_that_cannot_be_imported_is_one_line(folder, capsys, text, says):
     Path("mine.py").write_text(text)
