@@ -11,7 +11,7 @@ For notebooks and scripts, from one trial to a whole sweep (`analysis` reads the
     load_experiment  an experiment file; Experiment and Resources: the same, from Python
     run_sweep        train an experiment's trials in parallel, and track them
     network          register a network of your own, for every algorithm; setting: a setting of it
-    table_inputs     where the columns of a declared table stand in its records
+    table_inputs     where the columns of a declared table stand in its records; table_records: records of a new file
 
 Importing this package imports no torch, Ray or MLflow; names that need them import them on first use.
 """
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from pipeline.experiment.experiment import Experiment, load_experiment
     from pipeline.experiment.preset import recommended
     from pipeline.learning.data.dataset import load as load_dataset
+    from pipeline.learning.data.table_reader import table_records
     from pipeline.learning.own.register import network
     from pipeline.sweep.run import run_sweep
     from pipeline.trials.declared_table import table_inputs
@@ -37,11 +38,11 @@ if TYPE_CHECKING:
 
 __all__ = ["ConfigError", "Experiment", "Resources", "TrialConfig", "account", "load_dataset", "load_experiment",
            "load_model", "network", "privacy_tags", "recommended", "run_sweep", "setting", "table_inputs",
-           "train"]
+           "table_records", "train"]
 
 __getattr__, __dir__ = lazy(__name__, {
     "Experiment": "experiment.experiment", "Resources": "trials.packs", "account": "api",
     "load_dataset": "learning.data.dataset:load", "load_experiment": "experiment.experiment", "load_model": "api",
     "network": "learning.own.register", "privacy_tags": "accounting", "recommended": "experiment.preset",
     "run_sweep": "sweep.run", "setting": "trials.fields", "table_inputs": "trials.declared_table",
-    "train": "api"})
+    "table_records": "learning.data.table_reader", "train": "api"})

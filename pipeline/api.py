@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from pipeline.learning.data.dataset import Dataset, load_for
 from pipeline.learning.export import read as read_export
 from pipeline.learning.model import TrainedModel, model_of
 from pipeline.learning.train import train as train_pack
-from pipeline.tracking.artifacts import config_of
+from pipeline.tracking.artifacts import changed_networks, config_of
 from pipeline.tracking.reader import Reader
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.datasets import DATASETS
@@ -114,9 +115,13 @@ def load_model(run: str | os.PathLike[str] | Mapping[str, Any], store: Reader | 
             `photonic export` wrote, which needs no store.
         store: folder of the tracking store (MLFLOW_TRACKING_URI overrides it), its URI, or a reader of it.
 
+    Warns:
+        UserWarning: for a network of your own whose file is not the one that was trained, under the same version.
+
     Raises:
         TrackingError: for a trial that does not exist or has not ended.
-        ConfigError: for a trial of an extension that is not imported, or a folder that is no export.
+        ConfigError: for a trial of an extension that is not imported, a network whose shapes have changed since, or a
+            folder that is no export.
 
     Example:
         >>> from analysis import best, load_runs
@@ -129,4 +134,7 @@ def load_model(run: str | os.PathLike[str] | Mapping[str, Any], store: Reader | 
     reader = Reader.of(store)
     key_or_id = run if isinstance(run, str) else run["run_id"]
     tracked = reader.trial(key_or_id)
-    return model_of(config_of(tracked), reader.weights(tracked))
+    trial = config_of(tracked)
+    for line in changed_networks([tracked], [trial]):
+        warnings.warn(line, stacklevel=2)
+    return model_of(trial, reader.weights(tracked))

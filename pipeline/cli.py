@@ -411,7 +411,7 @@ def export(run: str, file: Path | None, mlruns: Path, out: Path | None) -> int:
         load_experiment(file)  # also loads its plugins, without which there is no program
     exported = export(Reader(root=mlruns), run, out)
     lacking = [f"without {PROGRAM}: {exported.no_program}"] if exported.no_program else []
-    return _print_lines(["written:", *(f"  {file}" for file in exported.files), *lacking])
+    return _print_lines(["written:", *(f"  {file}" for file in exported.files), *lacking, *exported.remarks])
 
 
 @photonic.command()
@@ -441,7 +441,7 @@ def ui(mlruns: Path, port: int, host: str) -> int:
     from pipeline.tracking.store import Store
     from pipeline.tracking.ui import serve
 
-    store = Store(root=mlruns)
+    store = Store(root=mlruns, create=False)
     _print_lines(store.relocate())
     return serve(store, port, host)
 

@@ -58,7 +58,12 @@ def _import(name: str, folder: Path) -> str:
     with guarded(refused):
         file = importlib.import_module(name).__file__ or ""
         INSTALLED.add(file)
-        return hashlib.sha256(Path(file).read_bytes()).hexdigest()[:16]
+        return source_digest(file)
+
+
+def source_digest(file: str) -> str:
+    """Return the digest of a plugin's source, as its file is now."""
+    return hashlib.sha256(Path(file).read_bytes()).hexdigest()[:16]
 
 
 def _register_table(path: Path) -> str:

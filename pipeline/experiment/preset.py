@@ -194,8 +194,10 @@ class _Compared(NamedTuple):  # settings, (name, value), of the trials of one me
 def advice(preset: str, trials: Iterable[Advised]) -> tuple[str, ...]:
     """Return lines for people on what a file's preset has set, and what the file has in place of its recommendations.
 
-    Without a preset (empty `preset`), the lines name settings at general defaults that it would change.
+    Without a preset (empty `preset`), the lines name settings at general defaults that it would change. No preset sets
+    the step of a user's network, which a line says unless the file does.
     """
+    trials = list(trials)
     methods: dict[tuple[str, ...], list[str]] = {}  # all methods with the same advice
     for (name, where, source), compared in _compare(preset, trials).items():
         texts = where, _listed(compared.of_preset), _listed(compared.of_trials), source
@@ -210,6 +212,10 @@ def advice(preset: str, trials: Iterable[Advised]) -> tuple[str, ...]:
         elif of_trials:
             lines.append(f"left at general defaults, by {who}: {of_trials}")
             lines.append(f"  `preset: {RECOMMENDED}` in the file would set: {of_preset} ({source})")
+    without_step = {(trial.network, trial.learning_rate): None for trial, written, _ in trials
+                    if trial.parts.network.own and "learning_rate" not in written}
+    lines += [f"network {name} trains with the general default, learning_rate={step:g}, which no preset replaces: try "
+              "several larger ones (docs/choosing.md)" for name, step in without_step]
     return tuple(lines)
 
 

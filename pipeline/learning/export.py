@@ -15,7 +15,7 @@ from safetensors.torch import load as tensors_of
 
 from pipeline.accounting.statement import RECORDED, relation_of_kind
 from pipeline.learning.model import model_of
-from pipeline.tracking.artifacts import CONFIG, WEIGHTS, TrackedRun, config_of
+from pipeline.tracking.artifacts import CONFIG, WEIGHTS, TrackedRun, changed_networks, config_of
 from pipeline.tracking.reader import Reader
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.declared_table import LEVELS, Column, TableSpec
@@ -59,6 +59,7 @@ class Exported(NamedTuple):
 
     files: list[Path]
     no_program: str  # why there is no file `PROGRAM`; empty if there is one
+    remarks: list[str]  # on a user's network that has changed
 
 
 def export(store: Reader, name: str, folder: Path | None = None) -> Exported:
@@ -78,10 +79,11 @@ def export(store: Reader, name: str, folder: Path | None = None) -> Exported:
     files = {file: store.artifact(run, file) for file in (WEIGHTS, CONFIG)}
     files[PRIVACY] = (json.dumps(_privacy(run), indent=2) + "\n").encode()
     files["metrics.csv"] = _metrics(store, run)
-    program, no_program, what = None, "", "trained by an extension"
+    program, no_program, what, remarks = None, "", "trained by an extension", list[str]()
     try:
         trial = config_of(run)
         what = f"network {trial.network}, trained on {trial.parts.data.label} by {trial.parts.feedback.label}"
+        remarks = changed_networks([run], [trial])
         program = model_of(trial, store.weights(run)).program()
         files[CLASSES] = "".join(f"{name}\n" for name in _classes(trial)).encode()
         predict = _predict(trial)
@@ -92,7 +94,7 @@ def export(store: Reader, name: str, folder: Path | None = None) -> Exported:
     files["README.md"] = README.format(key=run.trial_key, what=what, predict=predict, privacy=PRIVACY, weights=WEIGHTS,
                                        config=CONFIG).encode()
     _write(folder, files, program)
-    return Exported(sorted(folder.iterdir()), no_program)
+    return Exported(sorted(folder.iterdir()), no_program, remarks)
 
 
 def _metrics(store: Reader, run: TrackedRun) -> bytes:

@@ -157,8 +157,12 @@ def model_of(config: TrialConfig, weights: Mapping[str, np.ndarray]) -> TrainedM
 
 def _check_shapes(weights: Mapping[str, np.ndarray], expected: Mapping[str, tuple[int, ...]]) -> None:
     shapes = {name: tuple(array.shape) for name, array in weights.items()}
-    if shapes != expected:
-        raise ConfigError(f"weights: must be {expected}, got {shapes}")
+    wrong = [name for name in {**expected, **shapes} if shapes.get(name) != expected.get(name)]
+    if wrong:
+        name = wrong[0]
+        raise ConfigError("weights", "must have the shapes of the network as it is now, "
+                          f"{expected.get(name)} for {name}",
+                          f"{shapes.get(name)}, and {len(wrong) - 1} more that differ", "was its code changed since?")
 
 
 def _arithmetic(config: TrialConfig, device: torch.device) -> FloatingPoint:

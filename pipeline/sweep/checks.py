@@ -5,21 +5,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 from pipeline.accounting.evaluations import check_evaluations
 from pipeline.experiment.experiment import Experiment
-from pipeline.experiment.plugins import LOADED
 from pipeline.machine import cores
-from pipeline.tracking.artifacts import TrackedRun
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.fields import UserError
 from pipeline.trials.packs import Resources
 from pipeline.trials.promises import check_promises
 
 Bundle = Mapping[str, float]  # resource -> amount, in Ray's names: CPU, GPU, OPU
-NOT_RECORDED = "not recorded"  # replaces a plugin's digest, which may tell of records, if metrics are not plain
-
 RESOURCES = ("CPU", "GPU", "OPU")
 ADVICE = {  # where no node offers enough
     "OPU": "lower resources.opu, start a node with --resources='{\"OPU\": 1}', or leave out the trials that take one",
@@ -85,20 +80,3 @@ def local_offer(workers: int | None) -> dict[str, float]:
 def slots(resources: Resources, offered: Bundle) -> int:
     """Return the number of packs without an OPU that a cluster can train at the same time, at least 1."""
     return max(1, int(min(offered.get(name, 0) / amount for name, amount in bundle(resources, False).items())))
-
-
-def changed_networks(runs: Iterable[TrackedRun], trials: Iterable[TrialConfig]) -> list[str]:
-    """Return remarks on users' networks whose file has changed since these runs, under the same version."""
-    own: dict[str, Any] = {trial.network: trial.parts.network for trial in trials if trial.parts.network.own}
-    remarks: dict[str, str] = {}
-    for run in runs:
-        network = own.get(run.params.get("network", ""))
-        if network is None or run.params.get("network_version") != str(network.version):
-            continue
-        module = network.build.__module__
-        digest_now, digest_then = LOADED.get(module), run.tags.get(f"plugin.{module}")
-        if digest_now and digest_then and digest_then not in (digest_now, NOT_RECORDED):
-            remarks.setdefault(network.name, (
-                f"network '{network.name}': its file was another when trials of this sweep were trained with version "
-                f"{network.version} ({digest_then}, and now {digest_now}); raise the version if results change"))
-    return list(remarks.values())

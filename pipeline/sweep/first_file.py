@@ -179,6 +179,9 @@ def write(path: Path, answers: Answers) -> Iterator[str]:
         yield f"features: {answers.features} are computed once, before training, and not in the estimate"
     if answers.private == "labels":
         yield BETTER_FOR_LABELS
+    if answers.dataset != "digits":  # which is bundled
+        yield (f"data:     {DATASETS[answers.dataset].label}, downloaded unless the folder in PHOTONIC_DATA has it "
+               "(`--dataset` names another)")
     quoted = shlex.quote(str(path))
     yield f"settings: `photonic sweep {quoted} --dry-run` lists each with its origin"
     yield f"train:    `photonic sweep {quoted}`, then `photonic report {quoted}`"

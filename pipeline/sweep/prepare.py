@@ -14,7 +14,7 @@ from pathlib import Path
 from pipeline.experiment.experiment import Experiment
 from pipeline.experiment.prices import scope, without_amplification
 from pipeline.sweep.checkpoints import Checkpoints
-from pipeline.sweep.checks import changed_networks, check_trials
+from pipeline.sweep.checks import check_trials
 from pipeline.sweep.clock import Clock
 from pipeline.sweep.ledger import elsewhere
 from pipeline.sweep.lock import Lease
@@ -22,7 +22,7 @@ from pipeline.sweep.private import PrivateFolder
 from pipeline.sweep.progress import SweepProgress, SweepResult
 from pipeline.sweep.rounds import Rounds
 from pipeline.sweep.worker import Plugins
-from pipeline.tracking.artifacts import TrackedRun, done_of, waiting
+from pipeline.tracking.artifacts import TrackedRun, changed_networks, done_of, waiting
 from pipeline.tracking.store import Store
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.naming import counted, run_name

@@ -37,10 +37,9 @@ from importlib.metadata import version
 from pipeline.accounting import account, privacy_tags
 from pipeline.accounting.certified import calibrated
 from pipeline.experiment.plugins import LOADED
-from pipeline.sweep.checks import NOT_RECORDED
 from pipeline.sweep.ledger import Odometer
 from pipeline.sweep.prepare import Sweep
-from pipeline.tracking.artifacts import reused_text
+from pipeline.tracking.artifacts import NOT_RECORDED, reused_text
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.feedback import COLOURS
 from pipeline.trials.guard import one_line, public_line

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save_file
 
+from pipeline.experiment.plugins import LOADED, source_digest
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.naming import counted
 from pipeline.trials.part import PARTS, SETTINGS
@@ -37,6 +38,7 @@ CALIBRATED = "calibrated."  # prefix of tags and params with calibrated noise: `
 MAX_EXACT_INTEGER = 1e15  # below this, an integer in a float is exact without a decimal point
 AS_JOB = " as job "  # before the id of a job of Ray in a driver's name
 NAMED = "released."  # prefix of the tag with the name of a trial's sealed result: its epochs, and where it was sealed
+NOT_RECORDED = "not recorded"  # replaces a plugin's digest, which may tell of records, if metrics are not plain
 # Tags of a run that only points to the trial's run in another sweep (`reuse` of an experiment file).
 REUSED = "reused.run"  # MLflow's id of that run, which has the history and the files
 REUSED_FROM = "reused.sweep"  # the name of its sweep then
@@ -191,6 +193,23 @@ def missing_extension(settings: Mapping[str, Any]) -> str:
             return (f"{slot} '{name}' is an extension's; import the module that registers it, or give the command the "
                     "experiment file whose `plugins` name it")
     return ""
+
+
+def changed_networks(runs: Iterable[TrackedRun], trials: Iterable[TrialConfig]) -> list[str]:
+    """Return remarks on users' networks whose file has changed since these runs, under the same version."""
+    own: dict[str, Any] = {trial.network: trial.parts.network for trial in trials if trial.parts.network.own}
+    remarks: dict[str, str] = {}
+    for run in runs:
+        network = own.get(run.params.get("network", ""))
+        if network is None or run.params.get("network_version") != str(network.version):
+            continue
+        module = network.build.__module__
+        then = run.tags.get(f"plugin.{module}", NOT_RECORDED)
+        if then != NOT_RECORDED and then != (now := LOADED.get(module) or source_digest(network.source)):
+            remarks.setdefault(network.name, (
+                f"network '{network.name}': its file was another when it was trained with version {network.version} "
+                f"({then}, and now {now}); raise the version if results change"))
+    return list(remarks.values())
 
 
 def done_of(runs: Iterable[TrackedRun]) -> dict[str, str]:

@@ -118,7 +118,8 @@ class Reader:
     def attach(self, name: str) -> None:
         """Open the sweep `name`, which the store must have (`TrackingError`); errors as in `find`."""
         if not self.find(name):
-            raise self._client.refusal(f"no sweep named '{name}' (run the sweep first)")
+            there = ", ".join(self.sweeps()) or "none"
+            raise self._client.refusal(f"no sweep named '{name}', it has {there} (run the sweep first)")
 
     def planned(self) -> int | None:
         """Return the number of planned trials of the open sweep's last run; None if not known."""

@@ -90,11 +90,16 @@ def table_inputs(dataset: str) -> dict[str, slice]:
         >>> table_inputs("patients")
         {'age': slice(0, 1, None), 'ward': slice(1, 4, None)}
     """
+    return declared_table(dataset).inputs
+
+
+def declared_table(dataset: str) -> TableSpec:
+    """Return what is declared of a table."""
     spec = DATASETS[dataset].spec if dataset in DATASETS else None
     if not isinstance(spec, TableSpec):
         raise ConfigError("dataset", "must be a table whose declaration is loaded", repr(dataset),
                           "an experiment file names it among its plugins")
-    return spec.inputs
+    return spec
 
 
 class TableData(Data):

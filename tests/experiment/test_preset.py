@@ -122,11 +122,14 @@ def test_the_text_that_the_store_keeps_names_the_preset():
     assert parsed(FILE, epochs=3).text.count("preset: recommended\n") == 1
 
 
-def test_a_file_is_told_what_the_preset_sets_and_from_where_or_which_defaults_it_would_replace():
+def test_a_file_is_told_what_the_preset_sets_and_from_where_or_which_defaults_it_would_replace(extensions):
     """Not those that are as recommended, or were written down."""
+    load_plugins(["tempered_cnn"], Path(__file__).parents[2] / "experiments" / "networks")
     stated = "base: {dataset: fashion_mnist, mechanism: per_example, target_epsilon: 1, learning_rate: 0.01}\n"
     told = {"with the preset": parsed(FILE), "with a batch size": parsed(FILE, batch_size=256),
-            "without it": parsed(stated)}
+            "without it": parsed(stated), "with a network of one's own": parsed(
+                "preset: recommended\nbase: {dataset: fashion_mnist, mechanism: per_example, target_epsilon: 3, "
+                "network: tempered_cnn}\n")}
     approved("advice", "\n\n".join("\n".join([f"# {name}", *file.advice]) for name, file in told.items()))
     assert not parsed("base: {dataset: mnist, features: scattering, mechanism: photonic, sigma: 0.1}\n").advice
 

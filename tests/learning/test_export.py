@@ -17,7 +17,7 @@ from safetensors.numpy import save_file
 from pipeline import ConfigError, load_dataset, load_model, network, train
 from pipeline.accounting.statement import RECORDED
 from pipeline.cli import main
-from pipeline.experiment.plugins import load_plugins
+from pipeline.experiment.plugins import LOADED, load_plugins
 from pipeline.learning.data.maps.computed import features
 from pipeline.learning.export import export
 from pipeline.learning.model import model_of
@@ -62,7 +62,7 @@ def store(root):
 @pytest.mark.parametrize("by", ["trial_key", "run_id"])
 def test_files_hold_what_the_store_holds(store, tmp_path, by):
     run = store.trial(DONE.trial_key)
-    files, no_program = export(store, getattr(run, by), tmp_path / "a" / "b")
+    files, no_program, _ = export(store, getattr(run, by), tmp_path / "a" / "b")
     assert not no_program
     assert [file.name for file in files] == NAMES and {file.parent for file in files} == {tmp_path / "a" / "b"}
     assert [p.name for p in (tmp_path / "a").iterdir()] == ["b"], "nothing is left behind"
@@ -104,9 +104,9 @@ def sweep(tmp_path):
     store = Store(root=tmp_path)
     store.open_sweep("exported")
 
-    def trained(settings):
+    def trained(settings, tags=None):
         trial = TrialConfig(dataset="digits", batch_size=64, epochs=1, **settings)
-        store.start(trial, {})
+        store.start(trial, tags)
         store.log(train(trial))
         return store, trial
 
@@ -120,7 +120,7 @@ def test_the_lines_of_the_readme_predict_as_the_model_does_without_this_package(
     images, expected = data.test_x.view(-1, 1, 8, 8), []
     for name, settings in HANDED_ON.items():
         store, trial = sweep(settings)
-        files, no_program = export(store, trial.trial_key, tmp_path / name)
+        files, no_program, _ = export(store, trial.trial_key, tmp_path / name)
         assert not no_program and [file.name for file in files] == NAMES
         records = images if trial.parts.features.raw else features(data, trial)[1].float()
         torch.save(records, tmp_path / f"{name}.pt")
@@ -170,6 +170,24 @@ def test_the_experiment_file_loads_the_network_of_a_trial(tmp_path, sweep, capsy
         assert "give the command the experiment file" in capsys.readouterr().out
         assert main([*words, str(tmp_path / "e.yaml"), "--out", str(tmp_path / "with")]) == 0
     assert [file.name for file in sorted((tmp_path / "with").iterdir())] == NAMES
+
+
+def test_a_network_whose_code_has_changed_is_told_wherever_its_weights_meet_it(tmp_path, sweep, capsys):
+    module, code = tmp_path / "some_networks.py", (DATA / "some_networks.py").read_text()
+    module.write_text(code)
+    with forgotten_plugins():
+        load_plugins(["some_networks"], tmp_path)
+        _, trial = sweep(HANDED_ON["own"], {"plugin.some_networks": LOADED["some_networks"]})
+        load_model(trial.trial_key, tmp_path)  # warnings are errors in tests
+    module.write_text(f"{code}# changed\n")
+    with forgotten_plugins():
+        load_plugins(["some_networks"], tmp_path)
+        said = (r"network 'convolutions': its file was another when it was trained with version 1 "
+                r"\(\w{16}, and now \w{16}\)")
+        with pytest.warns(UserWarning, match=f"^{said}; raise the version if results change$"):
+            load_model(trial.trial_key, tmp_path)
+        assert main(["export", trial.trial_key, "--mlruns", str(tmp_path), "--out", str(tmp_path / "out")]) == 0
+        assert re.search(f"^{said}", capsys.readouterr().out, re.MULTILINE)
 
 
 def test_a_network_that_torch_cannot_export_is_told_and_its_weights_are_written(tmp_path, extensions, sweep, capsys):

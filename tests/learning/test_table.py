@@ -5,6 +5,7 @@ import pickle
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 import yaml
 from registries import forgotten_plugins
 
@@ -12,6 +13,7 @@ from pipeline.cli import main
 from pipeline.experiment.experiment import load_experiment
 from pipeline.experiment.plugins import LOADED, load_plugins
 from pipeline.learning.data.dataset import DataError, load
+from pipeline.learning.data.table_reader import table_records
 from pipeline.sweep.worker import prepare_node
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.declared_table import table_inputs
@@ -168,7 +170,8 @@ def test_tables_that_are_refused(tmp_path, csv, message):
     declare(tmp_path, csv)
     with pytest.raises(DataError, match=message) as error:
         load("patients")
-    assert not any(word in error.value.public for word in ("patients", "60", "ill"))
+    assert not any(word in error.value.public for word in ("patients", "60", "ill", "room"))
+    assert ("declared column" in error.value.public) == ("declared column" in message)  # no record has to do with it
 
 
 def test_a_missing_cell_of_parquet_changes_no_other_record(tmp_path):
@@ -204,6 +207,17 @@ def test_a_missing_declaration_and_a_missing_table_are_named(tmp_path):
     (tmp_path / "patients.csv").unlink()
     with pytest.raises(DataError, match=r"patients.csv: must be the file of the table, found none"):
         load("patients")
+
+
+def test_another_file_becomes_records_by_the_declaration_and_needs_no_label(tmp_path):
+    declare(tmp_path)
+    (tmp_path / "new.csv").write_text("ward,age,income\nnorth,0,1000\n,60,\neast,-7,10\n")
+    records = table_records("patients", tmp_path / "new.csv")
+    assert records.dtype == torch.uint8 and records[:2].tolist() == load("patients").train_x.tolist()
+    assert records[2].tolist() == [0, 0, 0, 0, 255]
+    (tmp_path / "new.csv").write_text("age,income\n1,2\n")
+    with pytest.raises(DataError, match=r"new.csv: must have the declared column 'ward', its columns are age, income"):
+        table_records("patients", tmp_path / "new.csv")
 
 
 def test_the_inputs_of_a_column_are_found_by_its_name(tmp_path):

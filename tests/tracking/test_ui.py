@@ -46,6 +46,11 @@ def test_a_port_in_use_ends_with_one_line_and_does_not_show_whose_it_is(tmp_path
     assert not told.out
 
 
+def test_a_store_that_is_not_there_is_not_made_to_be_looked_at(tmp_path, capsys):
+    assert main(["ui", "--mlruns", str(tmp_path / "runs")]) == 2
+    assert "does not exist (run the sweep first" in capsys.readouterr().err and not (tmp_path / "runs").exists()
+
+
 def test_the_view_has_accuracy_epsilon_and_what_varies():
     experiment = parse_experiment(FILE, Path("shown.yaml"))
     view = json.loads(shared_view(experiment.possible, experiment.varied)[VIEW])

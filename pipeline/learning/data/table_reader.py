@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from decimal import Decimal
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from pipeline.learning.data.download import DataError
 from pipeline.learning.data.numbers import Style, style_of
 from pipeline.learning.data.readers import READERS, Arrays
 from pipeline.learning.data.table_rows import TableRows, read_rows
 from pipeline.trials.datasets import DatasetSpec
-from pipeline.trials.declared_table import LEVELS, Column, TableData, TableSpec
+from pipeline.trials.declared_table import LEVELS, Column, TableData, TableSpec, declared_table
 
 MISSING = ("", "na", "n/a", "nan", "null", "none", "?", "#n/a", "<na>")  # cells without a value, in small letters
 PLAIN = Style()  # of numbers that a Parquet file has as such
@@ -40,11 +42,28 @@ def read(spec: DatasetSpec, folder: Path | None) -> tuple[Arrays, Arrays]:
     return parts[0], parts[1]
 
 
+def table_records(dataset: str, file: str | os.PathLike[str]) -> torch.Tensor:
+    """Return the records of another file with the columns of a declared table, uint8 [n, inputs], as models take them.
+
+    Every row becomes a record by the declaration alone, as in training. The file needs no label, and is written as the
+    table is (separator, decimal, encoding). Errors are `DataError`, with line and column, and `table_inputs`'.
+
+    Example:
+        >>> model = load_model(best("patients", epsilon=3))
+        >>> model(table_records("patients", "new_patients.csv")).argmax(1)  # places in the declared classes
+        tensor([0, 1, 1])
+    """
+    spec = declared_table(dataset)
+    rows = read_rows(Path(file), spec.separator, spec.encoding)
+    rows.require(list(spec.inputs))
+    return torch.from_numpy(_inputs(rows, spec))
+
+
 def _rows(file: Path, spec: TableSpec) -> TableRows:
     """Return the rows of a file, which must have all declared columns."""
     rows = read_rows(file, spec.separator, spec.encoding)
     split = [str(spec.test[1])] if spec.test[0] == "column" else []
-    rows.require([spec.label, *(column.name for column in spec.columns), *split])
+    rows.require([spec.label, *spec.inputs, *split])
     return rows
 
 
@@ -65,8 +84,13 @@ def _encoded(rows: TableRows, spec: TableSpec) -> Arrays:
     y = _chosen(rows, spec.target, spec)
     if (wrong := y < 0).any():
         raise _unmatched(rows, spec.target, spec, int(wrong.argmax()))
+    return _inputs(rows, spec), y
+
+
+def _inputs(rows: TableRows, spec: TableSpec) -> np.ndarray:
+    """Return x uint8 [n, inputs] of rows."""
     x = [(_category if column.values else _number)(rows, column, spec) for column in spec.columns]
-    return np.concatenate(x, axis=1), y
+    return np.concatenate(x, axis=1)
 
 
 def is_missing(cell: str) -> bool:

@@ -59,8 +59,9 @@ class TableRows:
         for name in names:
             if name not in self.cells:
                 there = [name for name in self.cells if name]
-                raise refused(self.file, f"must have the declared column {name!r}, its columns are "
-                                         f"{abridged(there, MOST_NAMED)}")
+                public = f"the table must have the declared column {name!r}"
+                raise DataError(f"{self.file}: must have the declared column {name!r}, its columns are "
+                                f"{abridged(there, MOST_NAMED)}", public, of_record=True)
 
 
 def refused(file: Path, must: str, line: int = 0) -> DataError:
