@@ -231,12 +231,12 @@ class Server:
     """An MLflow server of its own on this machine, which can be stopped and started again at the same address.
 
     Args:
-        folder: has its database, as a store's folder.
+        folder: has its artifacts, and as a store's folder its database, unless that is given.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, database: str = "") -> None:
         self._port, self._folder = free_port(), folder
-        self.uri, self.database = f"http://127.0.0.1:{self._port}", f"sqlite:///{folder / 'mlflow.db'}"
+        self.uri, self.database = f"http://127.0.0.1:{self._port}", database or f"sqlite:///{folder / 'mlflow.db'}"
         self.start()
 
     def start(self) -> None:

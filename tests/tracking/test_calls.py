@@ -132,12 +132,13 @@ def test_a_driver_may_die_after_any_call_of_a_trial(tmp_path, monkeypatch, last)
         write()
     reader = Reader(root=tmp_path)
     reader.attach("stub")
-    assert reader.done() == ({FIRST.trial_key: "finished"} if made[-1] == CALLS[-1] else {})
-    last = 100
-    if made[-1] != CALLS[-1]:
+    has_ended, last = made[-1] == CALLS[-1], 100
+    assert reader.done() == ({FIRST.trial_key: "finished"} if has_ended else {})
+    assert [run.status for run in reader.runs()] == ["finished" if has_ended else "running"]
+    if not has_ended:
         write()
     (run,) = reader.runs()
-    assert run.status == "finished" and reader.artifact(run, CONFIG)
+    assert run.status == "finished" and reader.artifact(run, CONFIG) and run.params.keys() == FIRST.canonical().keys()
     assert reader.history(run.run_id, "train/loss") == [(1, 1.0), (2, 0.5)]
 
 

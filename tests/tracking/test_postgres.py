@@ -5,20 +5,19 @@ from __future__ import annotations
 import os
 import pwd
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+import sqlalchemy
 from commands import output, written
-from fault_tools import answers
-from ray_nodes import ROOT, clean, free_port
+from fault_tools import Server, environment, wait_for
 from safetensors.numpy import load_file
 
 from pipeline.experiment.experiment import load_experiment
@@ -40,26 +39,6 @@ report: [table1]
 """
 
 
-@contextmanager
-def process(*command: object, **options) -> Iterator[subprocess.Popen]:
-    with tempfile.TemporaryFile("w+") as log:
-        running = subprocess.Popen(list(map(str, command)), stdout=log, stderr=subprocess.STDOUT, **options)
-        try:
-            yield running
-        finally:
-            running.terminate()
-            running.wait(30)
-            log.seek(0)
-            print(log.read())  # pytest shows it where a test fails
-
-
-def wait(until, running: subprocess.Popen) -> None:
-    deadline = time.monotonic() + 120
-    while not until():
-        assert running.poll() is None and time.monotonic() < deadline, "it did not start"
-        time.sleep(0.1)
-
-
 @pytest.fixture(scope="module")
 def database() -> Iterator[str]:
     """A cluster of its own, reached by a socket in a folder that nobody else may enter: its address for SQLAlchemy."""
@@ -69,36 +48,32 @@ def database() -> Iterator[str]:
     with tempfile.TemporaryDirectory() as folder:
         if owner:
             os.chown(folder, owner.pw_uid, owner.pw_gid)
-        data, environment = Path(folder, "data"), {**os.environ, "HOME": folder, "LC_ALL": "C"}
+        data, options = Path(folder, "data"), {"cwd": folder, "env": environment(HOME=folder, LC_ALL="C"), **who}
         subprocess.run([INITDB, "--pgdata", data, "--username=mlflow", "--auth=trust", "--no-sync"], check=True,
-                       capture_output=True, cwd=folder, env=environment, **who)
-        with process(Path(INITDB).with_name("postgres"), "-D", data, "-k", folder, "-c", "listen_addresses=", "-c",
-                     "fsync=off", cwd=folder, env=environment, **who) as running:
-            wait(lambda: "ready" in (data / "postmaster.pid").read_text() if (data / "postmaster.pid").exists()
-                 else False, running)
-            yield f"postgresql+psycopg2://mlflow@/postgres?host={folder}"
+                       capture_output=True, **options)
+        started = data / "postmaster.pid"
+        with subprocess.Popen([Path(INITDB).with_name("postgres"), "-D", data, "-k", folder, "-c", "listen_addresses=",
+                               "-c", "fsync=off"], **options) as running:
+            try:
+                wait_for(lambda: started.exists() and "ready" in started.read_text(), 120)
+                yield f"postgresql+psycopg2://mlflow@/postgres?host={folder}"
+            finally:
+                running.send_signal(signal.SIGINT)  # which waits for no client
 
 
 @pytest.fixture(scope="module")
 def server(database, tmp_path_factory) -> Iterator[str]:
-    address = f"127.0.0.1:{free_port()}"
-    with process(sys.executable, "-m", "mlflow", "server", "--backend-store-uri", database, "--artifacts-destination",
-                 tmp_path_factory.mktemp("artifacts"), "--host", "127.0.0.1", "--port", address.rpartition(":")[2],
-                 "--workers", "1", cwd=tmp_path_factory.mktemp("server"),
-                 env={**clean(), "HOME": os.environ["HOME"], "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
-                      "MLFLOW_DISABLE_TELEMETRY": "true"}) as running:
-        wait(lambda: answers(f"http://{address}"), running)
-        yield f"http://{address}"
+    server = Server(tmp_path_factory.mktemp("server"), database)
+    yield server.uri
+    server.kill()
 
 
 def test_sweep_and_report_over_http_and_postgresql(database, server, tmp_path, monkeypatch, capsys):
-    import psycopg2
-
     file = written(tmp_path / "tiny.yaml", TINY)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", server)
     command = [sys.executable, "-m", "pipeline.cli", "sweep", file, "--workers", "1"]
-    environment = {**clean(), "HOME": os.environ["HOME"], "PYTHONPATH": str(ROOT), "MLFLOW_TRACKING_URI": server}
-    swept = subprocess.run(command, cwd=tmp_path, text=True, capture_output=True, timeout=300, env=environment)
+    swept = subprocess.run(command, cwd=tmp_path, text=True, capture_output=True, timeout=300,
+                           env=environment(MLFLOW_TRACKING_URI=server))
     assert swept.returncode == 0 and "2 trials: 2 finished" in swept.stderr, swept.stderr
     store = Reader(root=tmp_path / "reader")
     store.attach("tiny")
@@ -110,12 +85,10 @@ def test_sweep_and_report_over_http_and_postgresql(database, server, tmp_path, m
         folder = Path(store._client.download_artifacts(run.run_id, "", str(tmp_path)))
         assert {path.name for path in folder.iterdir()} >= {"config.json", "per_class.csv", "weights.safetensors"}
         assert load_file(folder / "weights.safetensors")["layer_1.weight"].shape[-2:] in ((16, 64), (64, 16))
-    connection = psycopg2.connect(database.replace("+psycopg2", ""))
-    with connection.cursor() as cursor:
-        cursor.execute("select count(*) from tags where key = 'trial_key'")
-        assert cursor.fetchone() == (2,)
-    connection.close()
-    assert "under label ε (labels only) is" in output(capsys, "report", str(file), "--out", str(tmp_path / "report"))
+    with sqlalchemy.create_engine(database).connect() as connection:
+        of_trials = sqlalchemy.text("select count(*) from tags where key = 'trial_key'")
+        assert connection.execute(of_trials).scalar() == 2
+    assert "by label ε (labels only): " in output(capsys, "report", str(file), "--out", str(tmp_path / "report"))
     assert "| DFA | " in (tmp_path / "report/table1.md").read_text()
     assert {a.path for a in store._client.list_artifacts(store._parent(), "report")} >= {"report/table1.csv"}
     assert not (tmp_path / "mlruns/mlflow.db").exists()

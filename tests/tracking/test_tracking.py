@@ -22,7 +22,7 @@ from unittest.mock import Mock, call
 import numpy as np
 import pytest
 import requests
-from fault_tools import impatient_sqlite, locked
+from fault_tools import environment, impatient_sqlite, locked
 from mlflow.entities import RunTag
 from mlflow.exceptions import MlflowException
 from mlflow.protos.databricks_pb2 import INVALID_PARAMETER_VALUE, PERMISSION_DENIED, TEMPORARILY_UNAVAILABLE
@@ -46,7 +46,6 @@ from pipeline.tracking.ui import runs_address
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.records import ClassAccuracy, EpochRecord, Outcome
 
-PROJECT = Path(__file__).parents[2]
 PDFA = TrialConfig(dataset="digits", algorithm="pdfa", mechanism="photonic", sigma=0.1, batch_size=64)
 BP = TrialConfig(dataset="digits", algorithm="bp", batch_size=64)
 PER_CLASS = (ClassAccuracy(0, "test", 4, 3), ClassAccuracy(1, "test", 0, 0))
@@ -88,9 +87,8 @@ def test_two_processes_create_one_database(tmp_path):
             "child = os.fork(); "
             "s = Store(root=Path(sys.argv[1])); s.open_sweep('both'); print(s._parent_id, flush=True); "
             "sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) if child else 0)")
-    environment = {k: v for k, v in os.environ.items() if k != "MLFLOW_TRACKING_URI"}
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "a store")], capture_output=True, text=True,
-                          timeout=120, env=environment, cwd=PROJECT)
+                          timeout=120, env=environment())
     assert (done.returncode, done.stderr) == (0, "")  # quiet: no migration log, no telemetry notice
     one, other = done.stdout.split()
     assert one == other and len(one) == 32
@@ -110,15 +108,16 @@ def test_parent_run_is_described_and_reused(store, root, client, request):
 
 
 def test_trial_is_nested_and_has_its_configuration(store, client):
-    run_id = store.start(PDFA, {"git_commit": "abc"})
-    run = client.get_run(run_id)
-    assert run.info.run_name == "pdfa sigma0.1 s0" and run.info.status == "RUNNING"
+    trial = dataclasses.replace(PDFA, sigma=3.0, learning_rate=1e-5)
+    run = client.get_run(store.start(trial, {"git_commit": "abc"}))
+    assert run.info.run_name == "pdfa sigma3 s0" and run.info.status == "RUNNING"
     assert client.get_run(run.data.tags["mlflow.parentRunId"]).data.tags["sweep"]
-    assert run.data.tags["trial_key"] == PDFA.trial_key and run.data.tags["status"] == "running"
-    assert run.data.tags["git_commit"] == "abc" and run.data.tags["setting"] == "pdfa sigma0.1"
-    assert set(run.data.params) == set(PDFA.canonical())
-    assert run.data.params["sigma"] == "0.1" and run.data.params["hidden"] == "[512, 512]"
-    assert run.data.params["algorithm"] == "pdfa" and run.data.params["output_noise"] == "true"
+    assert run.data.tags["trial_key"] == trial.trial_key and run.data.tags["status"] == "running"
+    assert run.data.tags["git_commit"] == "abc" and run.data.tags["setting"] == "pdfa sigma3"
+    params = run.data.params  # numbers as people write them
+    assert params["sigma"] == "3" and params["tau_f"] == "1" and params["learning_rate"] == "1e-05"
+    assert params["hidden"] == "[512, 512]" and params["output_noise"] == "true" and params["epochs"] == "15"
+    assert set(params) == set(trial.canonical()) and config_of(store.runs()[0]) == trial
     assert store.done() == {}
 
 
@@ -149,13 +148,6 @@ def test_mlflow_shows_who_began_a_run_with_which_program_and_data_set_but_no_pat
         logged = sorted((each.dataset.name, each.dataset.digest, each.dataset.source)
                         for each in run.inputs.dataset_inputs)
         assert logged == [(name, "not recorded", json.dumps({"name": name})) for name in datasets]
-
-
-def test_numbers_are_params_as_people_write_them(store, client):
-    trial = dataclasses.replace(PDFA, sigma=3.0, learning_rate=1e-5)
-    params = client.get_run(store.start(trial)).data.params
-    assert params["sigma"] == "3" and params["tau_f"] == "1" and params["learning_rate"] == "1e-05"
-    assert params["epochs"] == "15" and config_of(store.runs()[0]) == trial
 
 
 def test_what_a_target_came_to_is_a_param_and_no_setting(store, root, client, request):
@@ -239,13 +231,6 @@ def test_the_database_does_not_flush_the_disk_at_every_commit(store):
         assert connection.execute(text("PRAGMA synchronous")).scalar() == 2, "without a log it stays FULL"
 
 
-def test_a_run_that_lost_its_params_gets_them(store, client):
-    tags = {"trial_key": BP.trial_key, "status": "running"}
-    run = client.create_run(store._experiment_id, tags=tags)  # as if killed between creating the run and its params
-    assert store.start(BP) == run.info.run_id
-    assert store.runs()[0].params["algorithm"] == "bp"
-
-
 def test_finished_trials_are_done_and_never_started_again_and_their_artifacts_are_complete(store, root, client):
     run_id = store.start(PDFA)
     store.start(BP)
@@ -272,22 +257,6 @@ def test_finished_trials_are_done_and_never_started_again_and_their_artifacts_ar
                                           ["test", "0", "4", "3", "0.75"], ["test", "1", "0", "0", ""]]
     config = json.loads((folder / "config.json").read_text())
     assert TrialConfig(**config).trial_key == PDFA.trial_key
-
-
-def test_a_trial_whose_driver_died_before_its_last_call_is_not_done_and_written_once(store, root, client, request):
-    run_id, last = store.start(PDFA), epoch(PDFA, 1, Outcome("finished", WEIGHTS, PER_CLASS))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(MlflowClient, "set_terminated", Mock(side_effect=KeyboardInterrupt))
-        with pytest.raises(KeyboardInterrupt):
-            store.log([last])
-    assert client.get_run(run_id).data.tags["status"] == "finished"
-    assert store.done() == {} and [run.status for run in store.runs()] == ["running"]
-    later = Store(root=root)
-    later.open_sweep(request.node.name)
-    assert later.start(PDFA) == run_id
-    later.log([last])
-    assert later.done() == {PDFA.trial_key: "finished"}
-    assert [point.step for point in client.get_metric_history(run_id, "validation/accuracy")] == [1]
 
 
 def test_what_may_not_be_logged_is_refused_and_nothing_of_it_is_written(store):
@@ -560,9 +529,6 @@ def test_attach_reads_and_takes_a_report_but_changes_nothing(store, root, client
     reader = Store(root=root)
     with pytest.raises(TrackingError, match="no sweep is open"):
         reader.runs()
-    with pytest.raises(TrackingError, match="no sweep named 'nowhere'"):
-        reader.attach("nowhere")
-    assert client.get_experiment_by_name("nowhere") is None
     reader.attach(request.node.name)
     assert [run.run_id for run in reader.runs()] == [run_id]
     (tmp_path / "table.md").write_text("| a |")
@@ -580,13 +546,6 @@ def test_two_runs_of_one_trial_and_a_deleted_experiment_are_refused(store, root,
     client.delete_experiment(store._experiment_id)
     with pytest.raises(TrackingError, match="was deleted.*mlflow experiments restore"):
         Store(root=root).open_sweep(request.node.name)
-
-
-def test_an_unreachable_server_is_named_without_its_password(tmp_path, monkeypatch):
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://me:secret@127.0.0.1:9")  # the discard port: nobody listens
-    with pytest.raises(TrackingError, match=r"store http://\*\*\*@127.0.0.1:9: .*MLFLOW_TRACKING_URI") as error:
-        Store(root=tmp_path)
-    assert "secret" not in str(error.value)
 
 
 @pytest.mark.parametrize(("text", "expected"), [
@@ -623,12 +582,14 @@ def test_no_command_shows_the_password_of_the_store(arguments, root, tmp_path, m
     assert "https://***@host" in message and "hunter2" not in message, message
 
 
-def test_what_cannot_be_written_or_is_not_there_is_named(tmp_path):
+def test_what_cannot_be_written_or_is_not_there_is_named_without_a_password(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(TrackingError, match=r"store sqlite:///.*file/mlruns/mlflow.db: "):
         Store(root=tmp_path / "file" / "mlruns")
-    with pytest.raises(TrackingError, match=r"store postgresql://\*\*\*@127.0.0.1:1/x: "):  # no driver, or no server
-        Store("postgresql://u:pw@127.0.0.1:1/x", root=tmp_path / "other")
+    for kind in ("postgresql", "http"):  # no driver, or no server
+        with pytest.raises(TrackingError, match=rf"store {kind}://\*\*\*@127.0.0.1:9: .*MLFLOW_TRACKING_URI") as error:
+            Store(f"{kind}://me:secret@127.0.0.1:9", root=tmp_path / "other")
+        assert "secret" not in str(error.value)
     (tmp_path / "linked.db").symlink_to(tmp_path / "nowhere" / "mlflow.db")
     with pytest.raises(TrackingError, match=r"store sqlite:///.*linked.db: unable to open database file"):
         backend.connect(f"sqlite:///{tmp_path / 'linked.db'}", contextlib.nullcontext())
