@@ -331,7 +331,7 @@ def test_a_checkpoint_of_another_version_of_a_plugin_is_refused(tmp_path, monkey
     load_plugins(["a_plugin"], write(tmp_path).parent)
     pack = Pack((TrialConfig(**{**SMALL, "sampler": "shuffled", "epochs": 3}, algorithm="from_a_plugin"),))
     store = Checkpoints(tmp_path / "checkpoints", 0)
-    source = train_pack(pack, device="cpu", threads=1, data_folder=None, checkpoints=store)
+    source = train_pack(pack, store.folder)
     next(source)
     source.close()
     assert store.load(pack, "cpu").values["epoch"] == 1

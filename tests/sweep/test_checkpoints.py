@@ -6,14 +6,14 @@ import math
 import numpy as np
 import pytest
 import torch
-from flat import train, train_pack
+from flat import items, train, train_pack
 from safetensors import safe_open
 
 from pipeline.learning.randomness import GaussianNoise
 from pipeline.learning.train import prepare
 from pipeline.learning.training import Training
 from pipeline.sweep import checkpoints as module
-from pipeline.sweep import private, worker
+from pipeline.sweep import private
 from pipeline.sweep.checkpoints import Checkpoint, Checkpoints
 from pipeline.sweep.private import UnusableFile
 from pipeline.sweep.sealed import found
@@ -208,18 +208,14 @@ def test_packs_with_a_checkpoint_stay_together_and_orphans_go(tmp_path):
     assert said[2].endswith("a trial of its pack was released") and not list(tmp_path.iterdir())
 
 
-def trained(pack, store):
-    return train_pack(pack, device="cpu", threads=1, data_folder=None, checkpoints=store)
-
-
 def test_worker_hands_in_all_epochs_from_the_first_says_so_and_cleans_up(digits, tmp_path):
     pack, store = pack_of(2, **MECHANISMS["photonic"]), Checkpoints(tmp_path, 0)
-    source = trained(pack, store)
+    source = train_pack(pack, tmp_path)
     for _ in range(3):  # the first record of the second epoch, whose checkpoint is written by then
         next(source)
     source.close()
     assert store.load(pack, "cpu").values["epoch"] == 2
-    again = list(trained(pack, store))
+    again = list(train_pack(pack, tmp_path))
     assert [comparable(r) for r in again] == [comparable(r) for r in train(pack, digits)]
     assert [r.tags.get("checkpoint") for r in again] == [None] * 2 + ["resumed from epoch 2"] * 2 + [None] * 2
     assert not list(tmp_path.iterdir())
@@ -227,36 +223,29 @@ def test_worker_hands_in_all_epochs_from_the_first_says_so_and_cleans_up(digits,
 
 def test_worker_starts_again_where_the_checkpoint_is_damaged(digits, tmp_path):
     pack, store = pack_of(1), Checkpoints(tmp_path, 0)
-    next(source := trained(pack, store))
+    next(source := train_pack(pack, tmp_path))
     source.close()
     store.path(pack).write_bytes(flip(store.path(pack).read_bytes()))
-    again = list(trained(pack, store))
+    again = list(train_pack(pack, tmp_path))
     assert [comparable(r) for r in again] == [comparable(r) for r in train(pack, digits)]
     assert again[0].tags["checkpoint"].startswith("checkpoint refused, started again: ")
     assert not any("checkpoint" in r.tags for r in again[1:])
 
 
 def test_short_trials_write_no_checkpoint(tmp_path):
-    assert len(list(trained(pack_of(1), Checkpoints(tmp_path / "none", 30)))) == 3
+    assert len(list(train_pack(pack_of(1), tmp_path / "none", 30))) == 3
     assert not (tmp_path / "none").exists()
-
-
-def sealing(folder, seconds=0.0):
-    """A pack with secret noise, and what a worker sends of it."""
-    pack = pack_of(1, **MECHANISMS["per_example"], noise="secure", arithmetic="integer")
-    return pack, worker.train_pack(pack, device="cpu", threads=1, data_folder=None,
-                                   checkpoints=Checkpoints(folder, seconds))
 
 
 @pytest.mark.parametrize("seconds", [0, 1e9])
 def test_a_secure_pack_tells_its_progress_alone_until_its_result_is_sealed(digits, tmp_path, seconds):
     """Where there is a checkpoint the next worker goes on from it; elsewhere it draws all noise anew."""
-    pack, killed = sealing(tmp_path, seconds)
+    pack = pack_of(1, **MECHANISMS["per_example"], noise="secure", arithmetic="integer")
+    killed = items(pack, tmp_path, seconds)
     assert [next(killed) for _ in range(2)] == [Hidden(1), Hidden(2)]
     killed.close()
     assert Checkpoints(tmp_path, 0).path(pack).exists() == (not seconds) and not found(tmp_path)
-    _, items = sealing(tmp_path, seconds)
-    *progress, sealed, result = items
+    *progress, sealed, result = items(pack, tmp_path, seconds)
     assert progress == [Hidden(1), Hidden(2, "" if seconds else "resumed from epoch 2"), Hidden(3)]
     assert isinstance(sealed, Sealed) and isinstance(result, Result) and not result.failure
     assert [record.epoch for record in result.records] == [1, 2, 3]

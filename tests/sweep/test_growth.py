@@ -6,9 +6,10 @@ import contextlib
 import sys
 from collections.abc import Callable, Iterator
 
-import numpy as np
 import pytest
 import sqlalchemy
+from search_tools import train
+from stored import attached
 from sweep_stub import experiment, grid
 
 from analysis.runs import frame_of
@@ -18,7 +19,7 @@ from pipeline.sweep.dry_run import as_lines, preview
 from pipeline.sweep.progress import SweepProgress
 from pipeline.tracking.reader import Reader
 from pipeline.tracking.store import Store
-from pipeline.trials.records import CLOCK, EpochRecord, Outcome
+from pipeline.trials.records import EpochRecord
 
 FEW, MANY = 3, 12  # trials
 
@@ -63,11 +64,7 @@ def stores(tmp_path_factory):
         store = Store(root=root)
         store.open_sweep("stub", params={"trials": n})
         for number, trial in enumerate(swept.trials):
-            store.start(trial)
-            outcome = Outcome("finished", {"layer_1.bias": np.zeros(2, np.float32)}, ()) if number % 3 == 0 else None
-            for epoch in (1, 2) if outcome else (1,):
-                store.log([EpochRecord(trial.trial_key, epoch, {CLOCK: 0.1, "test/accuracy": 0.5}, {},
-                                       outcome if epoch == 2 else None)])
+            train(store, [trial], *((2, "finished") if number % 3 == 0 else (1, "")))
             if number % 3 == 1:
                 store.fail(trial.trial_key, "no")
         made[n] = swept, root
@@ -137,9 +134,7 @@ def test_an_epoch_moves_the_progress_on_by_as_many_calls_whatever_the_number_of_
 def test_load_runs_makes_calls_in_proportion_to_the_trials(stores):
     made = {}
     for n, (swept, root) in stores.items():
-        store = Reader(root=root)
-        store.attach("stub")
-        runs = store.runs()
+        runs = attached("stub", root).runs()
         for run in runs:
             run.status = "finished"
         frame = frame_of(list(runs), swept.trials[::-1])

@@ -5,6 +5,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from commands import output
 
 from pipeline.cli import main
 from pipeline.experiment.experiment import load_experiment, parse_experiment
@@ -64,13 +65,12 @@ def test_as_many_algorithms_are_compared_as_have_settings_and_fit_the_time(tmp_p
 
 def test_the_command_writes_a_file_that_loads_and_says_how_to_go_on(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert main(["init", "mine.yaml", "--dataset", "digits", "--epsilon", "8", "--minutes", "30"]) == 0
-    said = capsys.readouterr().out
+    said = output(capsys, "init", "mine.yaml", "--dataset", "digits", "--epsilon", "8", "--minutes", "30")
     assert re.match(r"mine.yaml: 12 trials, .* on this machine \(an estimate; 30 min at most were ", said)
     assert "`photonic sweep mine.yaml`, then `photonic report mine.yaml`" in said
     assert len(load_experiment("mine.yaml").trials) == 12
-    assert main(["init", "mine.yaml"]) == 2
-    assert capsys.readouterr().err == "error: mine.yaml: is there already; name another file, or remove it\n"
+    assert output(capsys, "init", "mine.yaml", code=2) == (
+        "error: mine.yaml: is there already; name another file, or remove it\n")
 
 
 @pytest.mark.parametrize(("options", "says"), [
@@ -86,11 +86,10 @@ def test_the_command_writes_a_file_that_loads_and_says_how_to_go_on(tmp_path, ca
     (["--dataset", "digits", "--private", "labels"], "preset: recommended has no settings for pdfa with")])
 def test_wrong_answers_are_refused_and_nothing_is_written(options, says, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert main(["init", "mine.yaml", *options]) == 2
-    assert capsys.readouterr().err.startswith(f"error: {says}")
-    assert not Path("mine.yaml").exists()
-    assert main(["init", "nowhere/mine.yaml"]) == 2
-    assert capsys.readouterr().err == "error: nowhere/mine.yaml: must be in a folder that is there\n"
+    assert output(capsys, "init", "mine.yaml", *options, code=2).startswith(f"error: {says}")
+    assert output(capsys, "init", "nowhere/mine.yaml", code=2) == (
+        "error: nowhere/mine.yaml: must be in a folder that is there\n")
+    assert not list(tmp_path.iterdir())
 
 
 NAMES = ("7", "on", "Off", "yes", "no", "null", "true", "1e3", "1_000", "0x1F", "1.5", "2026-01-01", "12.30", "y",
@@ -128,8 +127,7 @@ def test_what_is_written_for_a_table_is_what_the_next_command_takes(tmp_path, mo
 def test_a_table_of_which_no_column_is_left_gets_no_files(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     Path("t.csv").write_text("id,outcome\n" + "".join(f"{n},{'well' if n % 2 else 'ill'}\n" for n in range(20)))
-    assert main(["init", "x.yaml", "--csv", "t.csv", "--label", "outcome"]) == 2
-    said = capsys.readouterr().err
+    said = output(capsys, "init", "x.yaml", "--csv", "t.csv", "--label", "outcome", code=2)
     assert "must have a column that can be an input, beside 'outcome'; left out are 'id' (row numbers" in said
     assert [path.name for path in Path().iterdir()] == ["t.csv"]
 

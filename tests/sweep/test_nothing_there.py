@@ -60,9 +60,8 @@ def test_a_sweep_without_a_finished_trial_is_told_in_one_line(tmp_path, monkeypa
     assert "\n" not in str(raised.value)
 
 
-@pytest.fixture
-def changed(tmp_path, monkeypatch):
-    """A search that spent its budget, and whose space was changed then."""
+def test_a_search_that_spent_its_budget_before_its_space_was_changed_says_that_nothing_fits(
+        tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     Path("q.yaml").write_text(BUDGET.replace("name: search", "name: q"))
     experiment, store = load_experiment("q.yaml"), Store(root=Path("mlruns"))
@@ -71,10 +70,7 @@ def changed(tmp_path, monkeypatch):
         train(store, missing)
     store.log_suggestions(search.suggestions)
     Path("q.yaml").write_text(Path("q.yaml").read_text().replace("[0.05, 5]", "[6, 9]").replace("[2, 13]", "[12, 13]"))
-    return len(search.trials)
-
-
-def test_a_search_whose_space_was_changed_says_that_nothing_fits(changed, capsys):
+    changed = len(search.trials)
     says = f"none of 12 suggestions fits the budget: {changed} trials of another space spent a part of it"
     assert main(["report", "q.yaml"]) == 2
     assert f"its {changed} trials were asked for in another space or with another base" in capsys.readouterr().err

@@ -101,27 +101,6 @@ def test_each_write_comes_before_what_depends_on_it(tmp_path, in_process, events
         assert ("own", "", 0) in events[place["name", key, 0]:place["other names", key, 0]]
 
 
-def test_of_a_pack_of_which_a_driver_stored_one_trial_the_next_one_stores_the_other(tmp_path, in_process, monkeypatch):
-    text = FILE.partition("search:")[0] + "grid: {seed: [0, 1]}\nresources: {pack_size: 2}"
-    sweep = functools.partial(run_sweep, parse(text=text), root=tmp_path, quiet=True)
-    finish, before = Store._finish, []
-
-    def dies(*of):
-        if before:
-            raise KeyboardInterrupt
-        before.append(finish(*of))
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Store, "_finish", dies)
-        assert sweep().remaining == 2
-    store = Store(root=tmp_path)
-    store.attach("ordered")
-    released = store.released()
-    result = sweep()
-    assert (result.skipped, result.finished) == (1, 1)
-    assert len({release.name for release in released}) == 1 and store.released() == released, "it is one draw"
-
-
 @pytest.mark.parametrize(("error", "status"), [(None, "FINISHED"), (KeyboardInterrupt, "KILLED"),
                                                (ZeroDivisionError, "FAILED")])
 def test_what_waits_is_written_before_the_sweep_is_closed(tmp_path, in_process, events, monkeypatch, error, status):

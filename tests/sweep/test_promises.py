@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from commands import output
 from flat import train
 from safetensors.numpy import save_file
 
 from pipeline.accounting import privacy_tags
-from pipeline.cli import main
 from pipeline.learning.data.dataset import load, register_dataset
 from pipeline.learning.data.download import DataError
 from pipeline.learning.data.maps import computed as maps
@@ -25,6 +25,8 @@ from pipeline.sweep import cluster
 from pipeline.sweep.checkpoints import Checkpoint, Checkpoints
 from pipeline.sweep.private import PrivateFolder
 from pipeline.tracking.artifacts import NAMED
+from pipeline.tracking.backend import TrackingError
+from pipeline.tracking.reader import Reader
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.datasets import DATASETS
 from pipeline.trials.packs import Pack
@@ -251,9 +253,10 @@ def _sum(training, indices):
 
 
 @pytest.mark.usefixtures("extensions")
-@pytest.mark.parametrize("fault", ["features", "records"])
+@pytest.mark.parametrize("fault", ["features", "reader", "no file"])
 def test_records_that_cannot_be_used_are_refused_before_ray_is_started(tmp_path, monkeypatch, capsys, fault):
-    """Features that are not finite, and an exception of a user's reader: in one line, with the extension's name."""
+    """Features that are not finite, an exception of a user's reader, and none in the folder: in one line. And there is
+    no sweep of it then."""
     def read(spec, folder):
         raise KeyError("column 7")
 
@@ -261,12 +264,16 @@ def test_records_that_cannot_be_used_are_refused_before_ray_is_started(tmp_path,
     save_file(rows(bad=11), tmp_path / "bad.safetensors")
     base, says = {"features": ("dataset: digits, features: file, feature_file: bad.safetensors, feature_source: none",
                                "features: 'file' must be finite, which those of record 11 of 1437 are not"),
-                  "records": ("dataset: mine", f"dataset: 'mine' cannot be read by test_promises.{read.__qualname__} "
-                              "(KeyError: 'column 7')")}[fault]
+                  "reader": ("dataset: mine", f"dataset: 'mine' cannot be read by test_promises.{read.__qualname__} "
+                             "(KeyError: 'column 7')"),
+                  "no file": ("dataset: mnist", f"{tmp_path}: expected one of MNIST/raw/")}[fault]
     (tmp_path / "e.yaml").write_text(f"base: {{{base}, epochs: 1}}")
     monkeypatch.setattr(cluster, "start", lambda *a: pytest.fail("Ray was started"))
-    assert main(["sweep", str(tmp_path / "e.yaml"), "--mlruns", str(tmp_path)]) == 2
-    assert capsys.readouterr().err.splitlines()[-1] == f"error: {says}"
+    phase, line = output(capsys, "sweep", str(tmp_path / "e.yaml"), "--mlruns", str(tmp_path), "--data", str(tmp_path),
+                         code=2).splitlines()
+    assert phase.startswith("looking for data sets: ") and line.startswith(f"error: {says}")
+    with pytest.raises(TrackingError, match="no sweep named 'e'"):
+        Reader(root=tmp_path).attach("e")
 
 
 def test_the_private_folder_is_for_its_owner_alone_and_outside_what_is_served(tmp_path, monkeypatch):

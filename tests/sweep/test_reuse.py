@@ -4,7 +4,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from search_tools import parse, records, rounds
+from search_tools import parse, records, rounds, train
+from stored import attached
 
 from analysis import best, load_history, load_runs
 from analysis.exhibits.selection import choose
@@ -29,16 +30,15 @@ grid: {seed: {range: [0, 2]}}
 report: [frontier]
 """
 SECRET = "noise_multiplier: 5,", "noise_multiplier: 5, noise: secure, arithmetic: integer,"
-SEARCHED = """
-search:
-  algorithm: ALGORITHM
+SEARCH = FILE.partition("grid")[0] + """search:
+  algorithm: random
   trials: 3
   space: {learning_rate: {choice: [0.5, 1.0]}, seed: {choice: [0, 1, 2]}}
   seed: 3
   max_concurrent: 1
 budget: {epsilon: 8, delta: 1.0e-5}
 """
-SEARCH = FILE.partition("grid")[0] + SEARCHED
+AFTER_FIRST = ("name: first", "name: second\nreuse: [first]")
 
 
 @pytest.fixture(autouse=True)
@@ -51,23 +51,17 @@ def second(*changes, seeds=3, reuse="reuse: [first]"):
     return parse(("name: first", f"name: second\n{reuse}"), ("[0, 2]", f"[0, {seeds}]"), *changes, text=FILE)
 
 
-class Trainer:
-    """In the place of training; knows which trials it was asked for."""
+def swept(experiment, root, status="finished"):
+    """Keys of the trials that a sweep trained."""
+    trained = []
 
-    def __init__(self, status="finished"):
-        self.keys, self._status = [], status
-
-    def __call__(self, pack):
-        self.keys += [trial.trial_key for trial in pack.trials]
-        for epoch in zip(*(records(trial, trial.epochs, self._status) for trial in pack.trials), strict=True):
+    def trainer(pack):
+        trained.extend(trial.trial_key for trial in pack.trials)
+        for epoch in zip(*(records(trial, trial.epochs, status) for trial in pack.trials), strict=True):
             yield list(epoch)
 
-
-def swept(experiment, root, status="finished", **options):
-    """Keys of the trials that a sweep trained."""
-    trainer = Trainer(status)
-    run_sweep(experiment, root=root, quiet=True, trainer=trainer, **options)
-    return trainer.keys
+    run_sweep(experiment, root=root, quiet=True, trainer=trainer)
+    return trained
 
 
 def keys(experiment):
@@ -144,10 +138,10 @@ def test_a_dry_run_estimates_what_is_left_to_train(tmp_path, in_process):
 @pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["random", "optuna"])
 def test_a_search_is_charged_in_full_and_asks_for_what_it_would_have_asked_for(algorithm, tmp_path, in_process):
-    text = SEARCH.replace("ALGORITHM", algorithm)
+    text = SEARCH.replace("algorithm: random", f"algorithm: {algorithm}")
     trained = swept(parse(("name: first", "name: alone"), text=text), tmp_path / "alone")
     assert swept(parse(text=text), tmp_path) == trained and len(trained) > 1
-    again = parse(("name: first", "name: second\nreuse: [first]"), text=text)
+    again = parse(AFTER_FIRST, text=text)
     assert swept(again, tmp_path) == []
     assert spent(tmp_path, "second") == spent(tmp_path, "first") == spent(tmp_path / "alone", "alone") > 0
     for run in pointers(Store(root=tmp_path)):
@@ -171,9 +165,8 @@ def test_selected_counts_what_is_taken_over_and_sums_over_sweeps_count_it_once(t
 
 
 def test_a_sum_over_sweeps_charges_what_a_budget_covers_to_the_budget(tmp_path, in_process, monkeypatch):
-    text = SEARCH.replace("ALGORITHM", "random")
-    searched = parse(("name: first", "name: second\nreuse: [first]"), text=text)
-    trial = rounds(parse(text=text), Store(root=tmp_path / "asked")).next(())[0]
+    searched = parse(AFTER_FIRST, text=SEARCH)
+    trial = rounds(parse(text=SEARCH), Store(root=tmp_path / "asked")).next(())[0]
     rate = f"dfa,\n       learning_rate: {trial.learning_rate}"
     grid = parse(("algorithm: dfa", f"algorithm: {rate}"), ("[0, 2]", "[0, 3]"), text=FILE)
     swept(grid, tmp_path)
@@ -198,13 +191,12 @@ def test_a_sum_over_sweeps_charges_what_a_budget_covers_to_the_budget(tmp_path, 
 
 def test_a_budget_admits_what_is_taken_over_by_the_noise_that_its_run_records(tmp_path, in_process):
     """Another version may have calibrated less noise."""
-    text = SEARCH.replace("ALGORITHM", "random").replace("noise_multiplier: 5", "target_epsilon: 2")
+    text = SEARCH.replace("noise_multiplier: 5", "target_epsilon: 2")
     swept(parse(text=text), tmp_path)
-    store = Store(root=tmp_path)
-    store.attach("first")
+    store = attached("first", tmp_path)
     for run in store.runs():
         store._client.set_tag(run.run_id, "calibrated.noise_multiplier", "1.0")
-    then = parse(("name: first", "name: second\nreuse: [first]"), text=text)
+    then = parse(AFTER_FIRST, text=text)
     assert swept(then, tmp_path) == [] and 0 < len(pointers(store)) < 3
     assert 2 < spent(tmp_path, "second") <= 8
     assert swept(then, tmp_path) == []
@@ -215,8 +207,7 @@ def test_what_the_sweep_has_begun_or_released_with_other_noise_than_the_source_i
     store = Store(root=tmp_path)
     store.open_sweep("second")
     trial = parse(text=FILE).trials[0]
-    store.start(trial)
-    store.log(records(trial, 1))
+    train(store, [trial], epochs=1, status="")
     store.fail(trial.trial_key, "no")
     assert dry_run.preview(second(), 1, tmp_path).taken_over == "1 trial of first", "the other it trains itself"
     (run,) = store.runs()
@@ -229,9 +220,8 @@ def test_what_the_sweep_has_begun_or_released_with_other_noise_than_the_source_i
 
 
 def test_only_trials_that_ended_by_themselves_are_taken_over(tmp_path, in_process):
-    store = Store(root=tmp_path)
     swept(parse(text=FILE), tmp_path, "diverged")
-    store.attach("first")
+    store = attached("first", tmp_path)
     run = store.runs()[0]
     for end in ("failed", "running"):
         store._client.set_tag(run.run_id, "status", end)
@@ -247,9 +237,8 @@ def test_only_trials_that_ended_by_themselves_are_taken_over(tmp_path, in_proces
       ("seed: {range: [0, 3]}", "learning_rate: [1]")],
      r"reuse: must not stand beside random stopping, whose price needs a fresh draw .* \['first'\]; leave one of")])
 def test_what_cannot_be_taken_over_is_refused_in_the_file(changes, message):
-    text = FILE.replace("name: first", "name: second\nreuse: [first]").replace("[0, 2]", "[0, 3]")
     with pytest.raises(ConfigError, match=message):
-        parse(*changes, text=text)
+        parse(*changes, text=FILE.replace(*AFTER_FIRST).replace("[0, 2]", "[0, 3]"))
 
 
 def test_sweeps_that_are_not_there_or_may_not_be_published_are_refused(tmp_path, in_process):
@@ -276,8 +265,7 @@ def test_where_the_source_is_deleted_the_reader_says_so_and_the_sweep_trains_the
     swept(parse(text=FILE), tmp_path)
     then = second(seeds=2)
     swept(then, tmp_path)
-    store = Reader(root=tmp_path)
-    store.attach("first")
+    store = attached("first", tmp_path)
     gone, kept = store.runs()
     store._client.delete_run(gone.run_id)
     store.attach("second")
@@ -302,9 +290,8 @@ def test_where_the_source_is_deleted_the_reader_says_so_and_the_sweep_trains_the
 @pytest.mark.slow
 @pytest.mark.parametrize("write", ["create_run", "write", "set_terminated"])
 def test_a_driver_that_dies_while_it_takes_over_leaves_no_trial_half_taken(write, tmp_path, in_process, monkeypatch):
-    text = SEARCH.replace("ALGORITHM", "random")
-    swept(parse(text=text), tmp_path)
-    then = parse(("name: first", "name: second\nreuse: [first]"), text=text)
+    swept(parse(text=SEARCH), tmp_path)
+    then = parse(AFTER_FIRST, text=SEARCH)
     take_over = Store.take_over
 
     def dies(self, config, other, also):

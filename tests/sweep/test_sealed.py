@@ -7,7 +7,9 @@ import re
 import shutil
 import time
 from types import SimpleNamespace
+from unittest.mock import Mock
 
+import flat
 import kills
 import numpy as np
 import pandas as pd
@@ -18,6 +20,7 @@ from commands import load
 from fault_tools import photonic
 from ray.exceptions import RayTaskError
 from safetensors.numpy import save_file
+from stored import attached, parent
 
 from analysis.report import report
 from pipeline.accounting import account
@@ -33,7 +36,6 @@ from pipeline.sweep.recorder import Recorder
 from pipeline.sweep.run import run_sweep
 from pipeline.sweep.sealed import found, seal, unseal
 from pipeline.tracking.artifacts import NAMED, names_of
-from pipeline.tracking.reader import Reader
 from pipeline.tracking.store import Store
 from pipeline.trials.packs import Pack
 from pipeline.trials.records import Hidden, Result, Sealed
@@ -77,21 +79,20 @@ class Odometer:
 
 @pytest.fixture
 def sweep(tmp_path, in_process):
-    """Run the sweep of a text, in this process."""
-    def swept(text=GRID, **options):
-        return run_sweep(load(tmp_path, text), root=tmp_path / "mlruns", quiet=True, **options)
+    """Run the sweep of a text, in this process; it `dies` as `dying` says."""
+    def swept(text=GRID, dies=None, **options):
+        with dying(*dies) if dies else contextlib.nullcontext():
+            return run_sweep(load(tmp_path, text), root=tmp_path / "mlruns", quiet=True, **options)
 
     return swept
 
 
-def stored(tmp_path, name="secret"):
-    store = Reader(root=tmp_path / "mlruns")
-    store.attach(name)
-    return store
+def stored(tmp_path):
+    return attached("secret", tmp_path / "mlruns")
 
 
-def folder_of(tmp_path, name="secret"):
-    return tmp_path / "mlruns" / "private" / "checkpoints" / name
+def folder_of(tmp_path):
+    return tmp_path / "mlruns" / "private" / "checkpoints" / "secret"
 
 
 @contextlib.contextmanager
@@ -106,9 +107,21 @@ def dying(owner, name, before=True):
             call(*arguments, **options)
         raise Died
 
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Died):
         patch.setattr(owner, name, once)
         yield
+
+
+def before_second_epoch(patch, disturb):
+    """Call `disturb` with every training that has had one epoch."""
+    run_epoch = Training.run_epoch
+
+    def disturbed(training):
+        if training.epoch == 1:
+            disturb(training)
+        return run_epoch(training)
+
+    patch.setattr(Training, "run_epoch", disturbed)
 
 
 def names(tmp_path):
@@ -136,25 +149,26 @@ def test_a_secure_trial_has_one_name_all_epochs_and_the_epsilon_of_all_that_were
     assert [release.epochs for release in store.released()] == [3, 3, 3]
 
 
-# Where a driver or a worker dies, and whether another draw is made afterwards.
+# Where a driver or a worker dies, and how many trials were stored by then.
 PLACES = {
-    "before the seal": (worker, "seal", True, True), "sealed, not named": (Store, "name", True, False),
-    "named, not read again": (Store, "names", True, False), "named, not asked for": (worker, "unseal", True, False),
-    "asked for, not kept": (Store, "keep", True, False), "kept, not logged": (Store, "keep", False, False),
-    "logged in part": (Store, "_finish", True, False), "stored, not removed": (worker, "remove", True, False)}
+    "before the seal": ((worker, "seal"), 0), "sealed, not named": ((Store, "name"), 0),
+    "named, not read again": ((Store, "names"), 0), "named, not asked for": ((worker, "unseal"), 0),
+    "asked for, not kept": ((Store, "keep"), 0), "kept, not logged": ((Store, "keep", False), 0),
+    "logged in part": ((Store, "_finish"), 0), "one trial stored": ((Store, "_finish", False), 1),
+    "stored, not removed": ((worker, "remove"), 2)}
 
 
 @pytest.mark.parametrize("place", PLACES)
 def test_wherever_a_process_dies_one_draw_is_released_and_no_trial_is_lost(tmp_path, sweep, monkeypatch, place):
-    owner, name, before, again = PLACES[place]
+    dies, n_stored = PLACES[place]
     odometer = Odometer(monkeypatch)
-    with dying(owner, name, before), pytest.raises(Died):
-        sweep()
+    sweep(dies=dies)
     result = sweep()
-    assert not result.failed and not result.lost
+    assert not result.failed and not result.lost and result.skipped == n_stored
     store = stored(tmp_path)
     assert len(store.done()) == 3 and all(len(found) == 1 for found in names(tmp_path).values())
-    assert len(odometer.drawn) == 8 + 2 * again, "a rehearsal and three epochs of each pack, and what is drawn again"
+    again = 2 if place == "before the seal" else 0
+    assert len(odometer.drawn) == 8 + again, "a rehearsal and three epochs of each pack, and what is drawn again"
     public = {(run.trial_key, epoch): value for run in store.runs()
               for epoch, value in store.history(run.run_id, "validation/accuracy")}
     drawn = {}
@@ -195,8 +209,7 @@ def test_of_two_drivers_that_name_two_results_of_a_trial_one_at_most_releases_it
 
 def test_of_a_pack_whose_names_were_written_in_part_each_trial_has_one_draw_and_none_is_lost(tmp_path, sweep):
     """The first trial waits for the file while the second is trained anew; then the file comes back."""
-    with dying(Store, "name", before=False), pytest.raises(Died):
-        sweep()
+    sweep(dies=(Store, "name", False))
     shutil.move(folder_of(tmp_path), tmp_path / "elsewhere")
     result = sweep()
     assert len(result.failed) == 1 and result.finished == 2
@@ -224,14 +237,13 @@ def test_a_driver_that_lost_the_sweep_writes_nothing_after_the_name(tmp_path, sw
 
 @pytest.mark.parametrize("lost", [False, True])
 def test_a_named_result_that_is_not_to_be_found_waits_counts_and_ends_as_lost_if_it_is_said(tmp_path, sweep, lost):
-    with dying(worker, "unseal"), pytest.raises(Died):
-        sweep(BUDGET)
+    sweep(BUDGET, dies=(worker, "unseal"))
     shutil.move(folder_of(tmp_path), tmp_path / "elsewhere")
     result = sweep(BUDGET, lost=lost)
     store = stored(tmp_path)
     reasons = result.lost if lost else result.failed
     assert len(reasons) == 1 and result.finished == 2
-    spent = store._client.get_run(store._parent()).data.metrics["epsilon/spent"]
+    spent = parent(store).metrics["epsilon/spent"]
     for run in store.runs():
         if run.trial_key in reasons:
             assert run.status == ("lost" if lost else "failed") and not run.epoch
@@ -243,31 +255,23 @@ def test_a_named_result_that_is_not_to_be_found_waits_counts_and_ends_as_lost_if
     assert (result.finished, result.lost, result.failed) == (0 if lost else 1, {}, {}), "its host came back"
     assert not list(folder_of(tmp_path).iterdir())
     store = stored(tmp_path)
-    assert store._client.get_run(store._parent()).data.metrics["epsilon/spent"] == spent
+    assert parent(store).metrics["epsilon/spent"] == spent
 
 
-def test_a_sealed_file_that_is_damaged_before_its_name_is_stored_costs_nothing(tmp_path, sweep, said):
-    with dying(Store, "name"), pytest.raises(Died):
-        sweep()
+@pytest.mark.parametrize(("dies", "waiting", "says"), [
+    ((Store, "name"), 0, "was removed, nothing of it was released"),
+    ((worker, "unseal"), 2, "was named, and cannot be read: its content does not have its checksum")])
+def test_a_damaged_sealed_file_costs_nothing_and_once_it_is_named_waits(tmp_path, sweep, said, dies, waiting, says):
+    sweep(dies=dies)
     (path,) = folder_of(tmp_path).glob("*.sealed")
     path.write_bytes(path.read_bytes()[:-1] + b"x")
-    assert run_sweep(load(tmp_path, GRID), root=tmp_path / "mlruns").finished == 3
-    assert any("was removed, nothing of it was released" in line for line in said)
-
-
-def test_a_named_file_that_is_damaged_stays_and_its_trials_wait(tmp_path, sweep, said):
-    with dying(worker, "unseal"), pytest.raises(Died):
-        sweep()
-    (path,) = folder_of(tmp_path).glob("*.sealed")
-    path.write_bytes(path.read_bytes()[:-1] + b"x")
-    result = run_sweep(load(tmp_path, GRID), root=tmp_path / "mlruns")
-    assert len(result.failed) == 2 and result.finished == 1 and path.exists()
-    assert any("was named, and cannot be read: its content does not have its checksum" in line for line in said)
+    result = sweep()
+    assert (len(result.failed), result.finished, path.exists()) == (waiting, 3 - waiting, waiting > 0)
+    assert any(says in line for line in said)
 
 
 def test_a_file_that_was_narrowed_gives_up_no_sealed_result(tmp_path, sweep):
-    with dying(Store, "name"), pytest.raises(Died):
-        sweep()
+    sweep(dies=(Store, "name"))
     result = sweep(GRID.replace("[0, 3]", "[2, 3]"))
     assert result.finished == 1 and not result.remaining
     store = stored(tmp_path)
@@ -278,26 +282,22 @@ def test_a_run_with_a_name_counts_in_the_trash_and_is_not_trained_again(tmp_path
     sweep(BUDGET)
     store = stored(tmp_path)
     run = store.runs()[0]
-    before = store._client.get_run(store._parent()).data.metrics["epsilon/spent"]
+    before = parent(store).metrics["epsilon/spent"]
     Store(root=tmp_path / "mlruns")._client.delete_run(run.run_id)
-    result = run_sweep(load(tmp_path, BUDGET), root=tmp_path / "mlruns")
+    result = sweep(BUDGET)
     assert (result.finished, result.skipped) == (0, 3)
     assert any("MLflow's trash counts, so they are not trained again" in line for line in said)
     state = status.read(stored(tmp_path), "secret", load(tmp_path, BUDGET))
     assert state.counts["lost"] == 1 and not state.go_on and "lies in MLflow's trash" in status.as_text([state])
-    assert stored(tmp_path)._client.get_run(store._parent()).data.metrics["epsilon/spent"] == before
+    assert parent(stored(tmp_path)).metrics["epsilon/spent"] == before
 
 
 def test_what_fails_in_training_is_an_outcome_that_counts(tmp_path, sweep, monkeypatch, said):
-    run_epoch = Training.run_epoch
+    def fails(training):
+        raise ValueError(f"a weight of {float(training.net.parameters.flat.sum())}")
 
-    def failing(training):
-        if training.epoch == 1:
-            raise ValueError(f"a weight of {float(training.net.parameters.flat.sum())}")
-        return run_epoch(training)
-
-    monkeypatch.setattr(Training, "run_epoch", failing)
-    result = run_sweep(load(tmp_path, GRID), root=tmp_path / "mlruns")
+    before_second_epoch(monkeypatch, fails)
+    result = sweep()
     assert len(result.lost) == 3 and not result.failed
     assert all(why.endswith("; it was released and counts, and is trained no more") for why in result.lost.values())
     public = " ".join([*said, (tmp_path / "mlruns" / "failures" / "secret.log").read_text()])
@@ -312,11 +312,8 @@ def test_what_fails_in_training_is_an_outcome_that_counts(tmp_path, sweep, monke
 
 
 def test_a_rehearsal_fails_on_public_records_and_releases_nothing(tmp_path, sweep, monkeypatch):
-    def full(*_):
-        raise OSError(28, "No space left on device")
-
     with monkeypatch.context() as patch:
-        patch.setattr(worker, "seal", full)
+        patch.setattr(worker, "seal", Mock(side_effect=OSError(28, "No space left on device")))
         result = sweep()
     assert len(result.failed) == 3 and not stored(tmp_path).released()
     assert all("must take checkpoints and sealed results, and does not" in why for why in result.failed.values())
@@ -326,17 +323,9 @@ def test_a_rehearsal_fails_on_public_records_and_releases_nothing(tmp_path, swee
 @pytest.mark.parametrize("error", [MemoryError(), OSError(28, "No space left"), torch.OutOfMemoryError("of memory"),
                                    RuntimeError("DefaultCPUAllocator: can't allocate memory")])
 def test_want_of_memory_or_disk_is_a_death_of_the_worker(tmp_path, monkeypatch, digits, error):
-    trial = load(tmp_path, GRID).trials[0]
-    run_epoch = Training.run_epoch
-
-    def failing(training):
-        if training.epoch == 1:
-            raise error
-        return run_epoch(training)
-
-    monkeypatch.setattr(Training, "run_epoch", failing)
-    items = worker.epochs(Pack((trial,)), lambda pack: worker.train_pack(
-        pack, device="cpu", threads=1, data_folder=None, checkpoints=Checkpoints(tmp_path / "c", 0.0)))
+    before_second_epoch(monkeypatch, Mock(side_effect=error))
+    pack = Pack((load(tmp_path, GRID).trials[0],))
+    items = worker.epochs(pack, lambda pack: flat.items(pack, tmp_path / "c"))
     assert next(items)["item"] == Hidden(1)
     with pytest.raises(worker.WorkerDeath, match=f"^{type(error).__name__} "):
         next(items)
@@ -357,28 +346,18 @@ def test_a_seal_that_cannot_be_written_is_tried_again_and_then_a_death(tmp_path,
     monkeypatch.setattr(sealed, "write", full)
     for limit in (3, 4):
         tries.clear()
-        items = list_until_death(worker.train_pack(Pack((trial,)), device="cpu", threads=1, data_folder=None,
-                                                   checkpoints=Checkpoints(tmp_path / "c", 1e9)))
-        assert len(tries) == 3 and isinstance(items[-1], Result if limit == 3 else worker.WorkerDeath)
-        assert any(isinstance(item, Sealed) for item in items) != (limit == 4)
-
-
-def list_until_death(items):
-    found = []
-    try:
-        for item in items:
-            found.append(item)
-    except worker.WorkerDeath as death:
-        found.append(death)
-    return found
+        kinds = []
+        with contextlib.nullcontext() if limit == 3 else pytest.raises(worker.WorkerDeath):
+            for item in flat.items(Pack((trial,)), tmp_path / "c", 1e9):
+                kinds.append(type(item))
+        assert len(tries) == 3 and kinds[3:] == ([Sealed, Result] if limit == 3 else [])
 
 
 def test_of_several_sealed_files_the_first_by_name_is_sent_and_the_others_are_removed(tmp_path, digits):
     pack = Pack((load(tmp_path, GRID).trials[0],))
-    checkpoints = Checkpoints(tmp_path / "c", 1e9)
     files = [seal(tmp_path / "c", pack, Result(failure=str(number))) for number in range(3)]
     first = min(files, key=lambda file: file.sealed.name)
-    items = list(worker.train_pack(pack, device="cpu", threads=1, data_folder=None, checkpoints=checkpoints))
+    items = list(flat.items(pack, tmp_path / "c", 1e9))
     assert items == [first.sealed, Result([], failure=str(files.index(first)))] and not found(tmp_path / "c")
 
 
@@ -405,19 +384,15 @@ def test_a_sealed_file_is_read_whatever_wrote_it_and_refused_if_a_byte_is_anothe
 
 
 def test_a_pack_shows_the_same_progress_whichever_of_its_trials_diverge_or_fail(tmp_path, digits, monkeypatch):
-    pack, run_epoch = Pack(load(tmp_path, GRID).trials), Training.run_epoch
-
-    def diverging(training):
-        for replica in diverged if training.epoch == 1 else ():
-            training.net.parameters.flat[replica] = math.nan
-        if fails and training.epoch == 1:
+    def disturb(training):
+        training.net.parameters.flat[list(diverged)] = math.nan
+        if fails:
             raise ValueError
-        return run_epoch(training)
 
-    monkeypatch.setattr(Training, "run_epoch", diverging)
+    pack = Pack(load(tmp_path, GRID).trials)
+    before_second_epoch(monkeypatch, disturb)
     for diverged, fails in (((), False), ((0,), False), ((1, 2), False), ((0, 1, 2), False), ((), True)):
-        items = list(worker.train_pack(pack, device="cpu", threads=1, data_folder=None,
-                                       checkpoints=Checkpoints(tmp_path / "c", 0.0)))
+        items = list(flat.items(pack, tmp_path / "c"))
         assert items[:3] == [Hidden(1), Hidden(2), Hidden(3)] and len(items) == 5
         ended = [(r.outcome.status, r.epoch) for key in pack.trial_keys for r in items[-1].records
                  if r.outcome and r.trial_key == key]
@@ -426,8 +401,7 @@ def test_a_pack_shows_the_same_progress_whichever_of_its_trials_diverge_or_fail(
 
 
 def test_a_file_that_a_driver_wrote_in_part_is_none_that_was_kept(tmp_path, sweep):
-    with dying(Store, "_finish"), pytest.raises(Died):
-        sweep()
+    sweep(dies=(Store, "_finish"))
     for path in (tmp_path / "mlruns" / "artifacts").rglob("released.json"):
         path.write_text(path.read_text()[:100])
     shutil.move(folder_of(tmp_path), tmp_path / "elsewhere")
@@ -440,21 +414,19 @@ def test_a_file_that_a_driver_wrote_in_part_is_none_that_was_kept(tmp_path, swee
 def test_a_sealed_result_that_nothing_reserves_is_not_released_beyond_the_budget(tmp_path, sweep, said):
     """Its run was deleted before it was named, and the edited space asks for as much as the budget covers."""
     asked = BUDGET.replace("trials: 3", "trials: 30").replace("max_concurrent: 3", "max_concurrent: 30")
-    with dying(Store, "name"), pytest.raises(Died):
-        sweep(asked)
+    sweep(asked, dies=(Store, "name"))
     store = Store(root=tmp_path / "mlruns")
     for run in stored(tmp_path).runs():
         store._client.delete_run(run.run_id)
     edited = asked.replace("[0.05, 5]", "[0.06, 4]")
-    result = run_sweep(load(tmp_path, edited), root=tmp_path / "mlruns")
+    result = sweep(edited)
     assert result.finished and result.passed_over and not result.failed
     assert any("was removed, and nothing of it is released now: " in line for line in said)
     assert len(stored(tmp_path).released()) == result.finished and sweep(edited).skipped == result.finished
 
 
 def test_a_sealed_result_of_a_grid_that_the_budget_of_the_same_name_cannot_cover_is_not_released(tmp_path, sweep):
-    with dying(Store, "name"), pytest.raises(Died):
-        sweep(GRID.replace("base: {", "base: {delta: 1.0e-6, "))
+    sweep(GRID.replace("base: {", "base: {delta: 1.0e-6, "), dies=(Store, "name"))
     assert sweep(BUDGET).finished == 3 and sweep(BUDGET).skipped == 3
     assert {release.trial.delta for release in stored(tmp_path).released()} == {1e-5}
 
@@ -497,8 +469,7 @@ def test_a_pack_whose_workers_died_after_its_name_waits_and_counts(tmp_path, swe
 
 
 def test_a_sealed_result_that_goes_while_it_is_named_waits(tmp_path, sweep, monkeypatch):
-    with dying(Store, "name"), pytest.raises(Died):
-        sweep()
+    sweep(dies=(Store, "name"))
     with monkeypatch.context() as patch:
         patch.setattr(settle, "unseal", lambda path: shutil.move(path, tmp_path / path.name) and unseal(path))
         result = sweep()
@@ -510,8 +481,7 @@ def test_a_sealed_result_that_goes_while_it_is_named_waits(tmp_path, sweep, monk
 
 
 def test_a_sealed_result_of_another_node_of_which_the_file_has_a_part_is_released_once(tmp_path, sweep, monkeypatch):
-    with dying(Store, "name"), pytest.raises(Died):
-        sweep()
+    sweep(dies=(Store, "name"))
     away = shutil.move(folder_of(tmp_path), tmp_path / "away")
     monkeypatch.setattr("pipeline.sweep.run.sealed_elsewhere", lambda *_: [(found(away), settle.call_here)])
     assert not sweep(GRID.replace("[0, 3]", "[1, 3]"), address="auto").remaining
@@ -552,13 +522,12 @@ def test_a_sealed_result_whose_trials_are_no_longer_one_pack_is_said_and_stays(t
     other = json.loads(text)
     other["trials"][1]["settings"]["batch_size"] = 128
     write(file.path, json.dumps(other), arrays)
-    assert run_sweep(load(tmp_path, GRID), root=tmp_path / "mlruns").finished == 3
+    assert sweep().finished == 3
     assert any("cannot be released: trials: a pack needs trials of one pack_key" in line for line in said)
 
 
 def test_a_checkpoint_goes_on_with_fresh_noise_and_one_of_other_software_costs_nothing(tmp_path, sweep, monkeypatch):
-    with dying(worker, "seal"), pytest.raises(Died):
-        sweep()
+    sweep(dies=(worker, "seal"))
     assert list(folder_of(tmp_path).glob("*.safetensors"))
     (folder_of(tmp_path) / "rehearsal.tmp").mkdir()
     (folder_of(tmp_path) / "rehearsal.tmp" / "of a worker that was killed").touch()
@@ -569,8 +538,7 @@ def test_a_checkpoint_goes_on_with_fresh_noise_and_one_of_other_software_costs_n
 @pytest.mark.slow
 @pytest.mark.parametrize("text", [GRID, BUDGET])
 def test_a_report_has_a_lost_trial_in_its_price_and_in_no_mean(tmp_path, sweep, text):
-    with dying(worker, "unseal"), pytest.raises(Died):
-        sweep(text)
+    sweep(text, dies=(worker, "unseal"))
     shutil.move(folder_of(tmp_path), tmp_path / "elsewhere")
     lost = len(sweep(text, lost=True).lost)
     experiment, store = load(tmp_path, text), Store(root=tmp_path / "mlruns")

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 from approved import approved
+from commands import output
 from search_tools import rounds, score, train
 from test_budget import BUDGET, budgeted
 
@@ -14,7 +15,6 @@ from analysis.catalogue import listed
 from analysis.exhibits.frontier import by_epsilon as frontier
 from analysis.report.report import write
 from analysis.runs import MissingTrials, frame_of, load_runs
-from pipeline.cli import main
 from pipeline.experiment.experiment import load_experiment
 from pipeline.experiment.prices import budget_lines, price_lines
 from pipeline.experiment.search import Domain
@@ -137,5 +137,4 @@ def test_another_name_seed_and_budget_are_another_sweep_of_the_file(tmp_path, ca
                         ("epochs=3", "--set epochs: must be a field that no grid, zip, case or space sets, got one"),
                         ("selection.seed=3", "search, budget, got 3; the file has no selection, add it there"),
                         ("search.sead=3", "search.sead: unknown entry")):
-        assert main(["account", str(file), "--set", wrong]) == 2
-        assert says in capsys.readouterr().err
+        assert says in output(capsys, "account", str(file), "--set", wrong, code=2)

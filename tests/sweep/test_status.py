@@ -7,11 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 from approved import approved
-from commands import written
-from search_tools import rounds
+from commands import output, written
+from search_tools import rounds, train
 
 from pipeline import cli
 from pipeline.cli import main
@@ -26,7 +25,6 @@ from pipeline.sweep.progress import SweepResult
 from pipeline.tracking.store import Store
 from pipeline.trials.packs import Pack
 from pipeline.trials.part import PARTS
-from pipeline.trials.records import CLOCK, EpochRecord, Outcome
 
 FILE = """
 name: mixed
@@ -46,11 +44,7 @@ def made(tmp_path_factory):
         for trial, epochs, status in ((finished, 4, "finished"), (diverged, 2, "diverged"), (failed, 1, ""),
                                       (running, 1, ""), (interrupted, 2, "")):
             if trial in sweep:
-                store.start(trial)
-                outcome = Outcome(status, {"layer_1.bias": np.zeros(2, np.float32)}, ())
-                for n in range(1, epochs + 1):
-                    store.log([EpochRecord(trial.trial_key, n, {CLOCK: 0.1, "train/loss": 1 / n}, {},
-                                           outcome if status and n == epochs else None)])
+                train(store, [trial], epochs, status)
         if interrupted in sweep:
             store.close_sweep("KILLED")
     store.fail(failed.trial_key, "ValueError: no (somewhere.py:3)")
@@ -69,9 +63,8 @@ def mixed(made, tmp_path):
     return file, load_experiment(file), made[1]
 
 
-def status(capsys, tmp_path, *arguments):
-    assert main(["status", *map(str, arguments), "--mlruns", str(tmp_path / "mlruns")]) == 0
-    return capsys.readouterr().out
+def status(capsys, tmp_path, *arguments, code=0):
+    return output(capsys, "status", *map(str, arguments), "--mlruns", str(tmp_path / "mlruns"), code=code)
 
 
 def test_every_trial_has_a_status_an_epoch_and_a_reason(mixed, tmp_path, capsys):
@@ -119,8 +112,7 @@ def test_of_a_driver_elsewhere_the_shared_store_tells(mixed, tmp_path, capsys, m
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'mlruns' / 'mlflow.db'}")
 
     def here(*arguments):
-        assert main(["status", str(file), "--mlruns", str(tmp_path / "laptop"), *arguments]) == 0
-        return capsys.readouterr().out.replace(str(tmp_path), "FOLDER")
+        return status(capsys, tmp_path / "laptop", file, *arguments).replace(str(tmp_path), "FOLDER")
 
     store.attach("mixed")
     began = min(run.start_ms for run in store.runs() if run.tags["driver"] == driver) / 1000
@@ -172,8 +164,8 @@ def test_a_driver_of_this_folder_that_left_a_shared_store_open_is_dead(mixed, tm
 def test_a_store_that_is_not_there_is_not_created(uri, tmp_path, capsys, monkeypatch):
     if uri:
         monkeypatch.setenv("MLFLOW_TRACKING_URI", uri.format(folder=tmp_path))
-    assert main(["status", "--mlruns", str(tmp_path / "mlruns")]) == 2
-    assert "does not exist (run the sweep first, or say by --mlruns where it ran)" in capsys.readouterr().err
+    said = status(capsys, tmp_path, code=2)
+    assert "does not exist (run the sweep first, or say by --mlruns where it ran)" in said
     assert not list(tmp_path.iterdir())
 
 
@@ -202,8 +194,8 @@ def test_watch_looks_again_as_long_as_the_sweep_runs(mixed, tmp_path, capsys, mo
     text = status(capsys, tmp_path, file, "--watch")
     heads = [line.rpartition("; ")[2].partition(", about")[0] for line in text.splitlines() if "mixed: " in line]
     assert heads == ["running", "running", "not running here"] and looks == [5.0, 5.0]
-    assert main(["status", str(file), "--watch", "--json"]) == 2
-    assert capsys.readouterr().err == "error: --json: is printed once, got it with --watch\n"
+    assert status(capsys, tmp_path, file, "--watch", "--json", code=2) == (
+        "error: --json: is printed once, got it with --watch\n")
 
 
 PLUGIN = """
@@ -228,8 +220,7 @@ def test_sweeps_of_absent_plugins_are_shown_as_far_as_the_store_tells(mixed, tmp
     experiment, store = load_experiment(file), Store(root=tmp_path / "mlruns")
     search = rounds(experiment, store)
     (trial, _) = search.next(())
-    store.start(trial)
-    store.log([EpochRecord(trial.trial_key, 1, {"time/epoch_seconds": 0.1})])
+    train(store, [trial], 1, "")
     store.log_suggestions(search.suggestions)
     store.open_sweep(experiment.name, params={"trials": 3})
     store.log_experiment(SEARCH)
@@ -246,5 +237,5 @@ def test_sweeps_of_absent_plugins_are_shown_as_far_as_the_store_tells(mixed, tmp
     assert rest[1].startswith("  budget: epsilon an unknown part of 4 spent at delta 1e-05, not known from the store "
                               "without its experiment file (run ") and "dataset 'mine' is an extension's" in rest[1]
     assert f"({trial.trial_key}), epoch 1" in rest[2] and json.loads(status(capsys, tmp_path, "--json"))
-    assert main(["status", "mine", "--mlruns", str(tmp_path / "mlruns")]) == 2
-    assert "plugins: must be none, as nothing that a store names is imported" in capsys.readouterr().err
+    assert "plugins: must be none, as nothing that a store names is imported" in status(
+        capsys, tmp_path, "mine", code=2)

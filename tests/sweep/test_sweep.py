@@ -19,6 +19,7 @@ from unittest.mock import Mock
 import pytest
 import sweep_stub
 from fault_tools import once
+from flat import items
 from in_process import without_ray
 from mlflow.tracking import MlflowClient
 from prepared import prepared
@@ -57,10 +58,9 @@ cloudpickle.register_pickle_by_value(sweep_stub)  # workers cannot import from t
 ONE_WORKER = {"cpu": 2}  # of the two cores: a worker takes seconds to start
 
 
-def run(tmp_path: Path, trials, resources=None, idle_seconds=60.0, **behaviour):
-    trainer = functools.partial(sweep_stub.train, folder=tmp_path, **behaviour)
-    return run_sweep(experiment(trials, **(resources or {})), root=tmp_path / "runs", trainer=trainer, quiet=True,
-                     idle_seconds=idle_seconds)
+def run(tmp_path: Path, trials, resources=None, train=sweep_stub.train, **behaviour):
+    trainer = functools.partial(train, folder=tmp_path, **behaviour)
+    return run_sweep(experiment(trials, **(resources or {})), root=tmp_path / "runs", trainer=trainer, quiet=True)
 
 
 def tracked(tmp_path: Path):
@@ -282,8 +282,7 @@ def test_a_worker_whose_answer_was_lost_is_killed_and_its_pack_starts_again(tmp_
 
     monkeypatch.setattr(Watch, "overdue", overdue)
     trials = grid(("dfa",), 1)
-    result = run_sweep(experiment(trials, **ONE_WORKER), root=tmp_path / "runs", quiet=True,
-                       trainer=functools.partial(sweep_stub.silent_at_first, folder=tmp_path))
+    result = run(tmp_path, trials, ONE_WORKER, sweep_stub.silent_at_first)
     assert result.finished == 1 and len(killed) == 1
     assert_tracked_once(tmp_path, trials)
 
@@ -294,16 +293,6 @@ def test_a_worker_whose_first_answer_was_lost_ends_the_sweep_in_one_line():
     driver._workers = {}
     with pytest.raises(ResourceError, match="^address: the first answer of a worker was lost .*; run the same command"):
         driver._kill("00000")
-
-
-def test_a_data_set_that_is_not_there_is_refused_in_one_line(tmp_path, two_cores, monkeypatch, capfd):
-    (tmp_path / "bad.yaml").write_text("base: {dataset: mnist}")
-    monkeypatch.chdir(tmp_path)
-    assert main(["sweep", "bad.yaml", "--data", "."]) == 2
-    phase, line = capfd.readouterr().err.strip().splitlines()
-    assert phase == "looking for data sets: mnist" and line.startswith("error: ") and "MNIST" in line
-    with pytest.raises(TrackingError, match="no sweep named 'bad'"):
-        Store(root=tmp_path / "mlruns").attach("bad")
 
 
 def test_resources_must_be_together_on_one_node():
@@ -350,8 +339,7 @@ def test_epochs_reports_a_trainer_that_stops_early():
 def test_a_worker_tells_of_features_that_it_computes_and_the_driver_shows_it(cached, tmp_path):
     (trial,) = grid(("bp",), 1, dataset="digits", features="scattering", scattering_scales=1, feature_groups=9,
                     hidden=(4,), epochs=1)
-    results = list(epochs(Pack((trial,)), lambda pack: worker.train_pack(
-        pack, device="cpu", threads=1, data_folder=None, checkpoints=worker.Checkpoints(tmp_path, 1e9))))
+    results = list(epochs(Pack((trial,)), lambda pack: items(pack, tmp_path, 1e9)))
     *first, epoch = results
     assert 20 < len(first) <= REPORTS and {result["item"].features for result in first} == {"scattering of digits"}
     assert [record.epoch for record in epoch["item"]] == [1]
@@ -372,56 +360,48 @@ def test_a_sweep_that_goes_on_lists_its_runs_once_before_the_first_step(tmp_path
     monkeypatch.setattr(Client, "search", lambda *a, **k: listings.append(a[2]) or search(*a, **k))
     before_training = []
 
-    def train(pack, **options):
+    def train(pack, folder):
         before_training.extend(listings)
-        yield from sweep_stub.train(pack, folder=tmp_path)
+        yield from sweep_stub.train(pack, folder=folder)
 
-    trials = (*grid(("dfa",), 2), *grid(("bp",), 1))
-    result = run_sweep(experiment(trials), root=tmp_path / "runs", trainer=train, quiet=True)
+    result = run(tmp_path, (*grid(("dfa",), 2), *grid(("bp",), 1)), train=train)
     assert result.finished == 1 and before_training.count("") == 2, "the runs and the trash, once each"
     assert len(before_training) == 4, "and two for its parent"
 
 
-@pytest.fixture
-def idle(tmp_path, monkeypatch, said):
-    """A driver on a clock that stands still, whose trial finds a node only if `there`; `at` is a step of Tune's loop
-    with packs of these states."""
-    found = SimpleNamespace(now=0.0, there=[], said=said)
-    trials = grid(("dfa",), 1)
-    sweep = prepared(trials, tmp_path, clock=Clock(now=lambda: found.now),
+def test_packs_that_wait_without_a_running_one_say_what_is_lacking_and_end_the_sweep(tmp_path, monkeypatch, said):
+    """On a clock that stands still, and where a node is only if it is `there`."""
+    clock, there, trials = SimpleNamespace(now=0.0), [], grid(("dfa",), 1)
+    sweep = prepared(trials, tmp_path, clock=Clock(now=lambda: clock.now),
                      lease=SimpleNamespace(beat=lambda nodes: None))
     recorder = Recorder(sweep, Odometer(None, None))
     driver = tuning.Driver(sweep, [Pack(trials)], recorder, Watch(dict, print, sweep.clock))
-    monkeypatch.setattr(tuning, "node_resources", lambda: found.there)
+    monkeypatch.setattr(tuning, "node_resources", lambda: there)
 
     def at(now, *states):
-        found.now = now
-        trials = [SimpleNamespace(trial_id=str(number), status=state) for number, state in enumerate(states)]
-        driver.controller = SimpleNamespace(get_live_trials=lambda: trials)
+        """A step of Tune's loop with packs of these states."""
+        clock.now = now
+        live = [SimpleNamespace(trial_id=str(number), status=state) for number, state in enumerate(states)]
+        driver.controller = SimpleNamespace(get_live_trials=lambda: live)
         driver.on_step_end(0, [])
 
-    found.at = at
-    return found
-
-
-def test_packs_that_wait_without_a_running_one_say_what_is_lacking_and_end_the_sweep(idle):
-    idle.at(0, "PENDING")
-    idle.at(61, "RUNNING", "PENDING")
-    idle.at(120, "TERMINATED")
-    idle.at(120, "PENDING")
-    idle.at(139, "PENDING")
-    assert not idle.said, "the time to wait begins again"
+    at(0, "PENDING")
+    at(61, "RUNNING", "PENDING")
+    at(120, "TERMINATED")
+    at(120, "PENDING")
+    at(139, "PENDING")
+    assert not said, "the time to wait begins again"
     for now in (145, 150, 166):
-        idle.at(now, "PENDING")
-    assert len(idle.said) == 2 and idle.said[0].startswith("resources: no node offers CPU: 1 for dfa; ")
-    assert [line.rpartition("; ")[2] for line in idle.said] == ["waiting for 35 s more", "waiting for 14 s more"]
+        at(now, "PENDING")
+    assert len(said) == 2 and said[0].startswith("resources: no node offers CPU: 1 for dfa; ")
+    assert [line.rpartition("; ")[2] for line in said] == ["waiting for 35 s more", "waiting for 14 s more"]
     with pytest.raises(ResourceError, match="no node offers CPU: 1 for dfa"):
-        idle.at(181, "PENDING", "TERMINATED")
-    idle.there = [{"CPU": 1}]
-    idle.at(182, "PENDING")
-    idle.there = []
-    idle.at(200, "PENDING")
-    assert len(idle.said) == 2
+        at(181, "PENDING", "TERMINATED")
+    there.append({"CPU": 1})
+    at(182, "PENDING")
+    there.clear()
+    at(200, "PENDING")
+    assert len(said) == 2
 
 
 class Recording:
@@ -540,9 +520,8 @@ def test_noise_is_calibrated_once_for_all_trials_workers_and_commands(tmp_path, 
     monkeypatch.setattr("pipeline.accounting.event.calibrate", search)
     trials = [trial for target in (1.0, 2.0) for trial in grid(("dfa",), mechanism="per_example", sampler="shuffled",
                                                                target_epsilon=target)]
-    trainer = functools.partial(sweep_stub.without_calibration, folder=tmp_path, seconds=0.01)
     with_noise.cache_clear()
-    result = run_sweep(experiment(trials, pack_size=4), root=tmp_path / "runs", trainer=trainer, quiet=True)
+    result = run(tmp_path, trials, {"pack_size": 4}, sweep_stub.without_calibration, seconds=0.01)
     assert result.finished == len(trials) == 8
     noise = {number for file in tmp_path.glob("noise-*") for number in json.loads(file.read_text())}
     assert noise == {with_noise(trial).noise_multiplier for trial in trials} and len(noise) == 2

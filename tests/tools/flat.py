@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from pipeline.learning import train as packs
 from pipeline.sweep import worker
+from pipeline.sweep.checkpoints import Checkpoints
+from pipeline.trials.packs import Pack
 from pipeline.trials.records import EpochRecord, Result
 
 
@@ -16,8 +19,13 @@ def train(*arguments: Any, **options: Any) -> Iterator[EpochRecord]:
         yield from records
 
 
-def train_pack(*arguments: Any, **options: Any) -> Iterator[EpochRecord]:
-    """The records of `pipeline.sweep.worker.train_pack`, of a sealed result too."""
-    for item in worker.train_pack(*arguments, **options):
+def items(pack: Pack, folder: Path, seconds: float = 0.0) -> Iterator[worker.Item]:
+    """What a worker sends of a pack; checkpoints, at most one in so many seconds, lie in `folder`."""
+    return worker.train_pack(pack, device="cpu", threads=1, data_folder=None, checkpoints=Checkpoints(folder, seconds))
+
+
+def train_pack(pack: Pack, folder: Path, seconds: float = 0.0) -> Iterator[EpochRecord]:
+    """The records that a worker sends of a pack, of a sealed result too."""
+    for item in items(pack, folder, seconds):
         if isinstance(item, list | Result):
             yield from item.records if isinstance(item, Result) else item

@@ -12,6 +12,7 @@ from analysis.runs import row_of
 from pipeline.experiment.experiment import Experiment
 from pipeline.experiment.sections import Shown
 from pipeline.tracking.artifacts import TrackedRun, param_text
+from pipeline.tracking.reader import Reader
 from pipeline.tracking.store import Store
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.records import EpochRecord, Outcome
@@ -38,7 +39,14 @@ def stored(root: Path, sweep: str, trials: Sequence[TrialConfig],
     return store
 
 
-def parent(store: Store) -> RunData:
+def attached(sweep: str, root: Path, uri: str | None = None) -> Reader:
+    """A reader of a sweep."""
+    reader = Reader(uri, root)
+    reader.attach(sweep)
+    return reader
+
+
+def parent(store: Reader) -> RunData:
     """Metrics and tags of the sweep's own run."""
     return store._client.get_run(store._parent()).data
 
