@@ -45,7 +45,7 @@ from pathlib import Path
 from unittest import mock
 
 import torch
-from rounds import keep_freed_memory, machine, milliseconds, quotient, take_turns
+from rounds import keep_freed_memory, machine, markdown, milliseconds, quotient, take_turns
 from simulated_opu import opened
 from steps import (
     ALONE,
@@ -148,25 +148,19 @@ def step_ratios(size: Size) -> Iterator[tuple[str, float]]:
     data = records(TrialConfig(**size.base).dataset)
     for precision, dtype in PRECISIONS.items():
         contenders: dict[str, Callable[[], object]] = {}
-        below = {}
-
-        def contend(name: str, config: TrialConfig, replicas: int = 1, *, to: dict = contenders,
-                    floors: dict = below, suffix: str = f"_step_over_floor_{precision}") -> None:
-            kind = f"floor of {replicas} {'bp' if config.algorithm == 'bp' else 'dfa'}"
-            to.setdefault(kind, floor(config, replicas))
-            to[name + suffix], floors[name + suffix] = training_step(config, data, replicas), kind
-
-        for mechanism, settings in MECHANISMS.items():
+        floors = {}
+        for mechanism, algorithm in itertools.product(MECHANISMS, ALGORITHMS):
             if dtype != "float32" and mechanism in ("per_example", "component"):
                 continue  # certified bounds do not cover rounding, and the settings refuse it
-            for algorithm in ALGORITHMS:
-                config = TrialConfig(**{**size.base, **settings, "algorithm": algorithm, "arithmetic": dtype})
-                contend(f"{algorithm}_{mechanism}", config)
-                if algorithm == "dfa" and mechanism == "private":
-                    for replicas in PACKS:
-                        contend(f"{algorithm}_{mechanism}_pack{replicas}", config, replicas)
+            config = TrialConfig(**{**size.base, **MECHANISMS[mechanism], "algorithm": algorithm, "arithmetic": dtype})
+            for replicas in (1, *(PACKS if (algorithm, mechanism) == ("dfa", "private") else ())):
+                pack = f"_pack{replicas}" if replicas > 1 else ""
+                name = f"{algorithm}_{mechanism}{pack}_step_over_floor_{precision}"
+                floors[name] = f"floor of {replicas} {'bp' if algorithm == 'bp' else 'dfa'}"
+                contenders.setdefault(floors[name], floor(config, replicas))
+                contenders[name] = training_step(config, data, replicas)
         times = take_turns(contenders, size.rounds, size.visit_seconds)
-        yield from ((name, quotient(times, name, kind)) for name, kind in below.items())
+        yield from ((name, quotient(times, name, below)) for name, below in floors.items())
 
 
 def dpsgd_ratios(size: Size) -> Iterator[tuple[str, float]]:
@@ -417,13 +411,13 @@ def sweep_stubs(n: int) -> dict[str, object]:
 
 def table(numbers: dict[str, float]) -> str:
     """All numbers in Markdown, beside what is aimed at."""
-    lines = ["| name | measured | target | |", "| --- | ---: | ---: | --- |"]
+    rows = []
     for name, value in numbers.items():
         most, least = TARGETS.get(name, (math.inf, 0.0))
         target = f"<= {most:g}" if most < math.inf else f">= {least:g}" if least else ""
         verdict = ("met" if least <= value <= most else "missed") if target else ""
-        lines.append(f"| {name} | {value:.4g} | {target} | {verdict} |")
-    return "\n".join(lines)
+        rows.append((name, value, target, verdict))
+    return markdown(("name", "measured", "target", ""), rows)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -2,15 +2,13 @@
 
 import json
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import mlflow
 import pytest
 from browser import Browser, chromium
-from fault_tools import answers, wait_for
-from ray_nodes import ROOT, clean, free_port
+from fault_tools import answers, photonic, wait_for
+from ray_nodes import free_port
 from search_tools import train
 
 from pipeline.cli import main
@@ -94,12 +92,9 @@ def served(tmp_path):
     store = Store(root=root)
     store.open_sweep("shown", params={"trials": len(experiment.trials)},
                      contents=shared_view(experiment.possible, experiment.varied))
-    for trial in experiment.trials:
-        train(store, [trial], also=experiment.varied)
+    train(store, experiment.trials, also=experiment.varied)
     store.close_sweep("FINISHED")
-    command = [sys.executable, "-m", "pipeline.cli", "ui", "--mlruns", str(root), "--port", str(port)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-                          env={**clean(), "PYTHONPATH": str(ROOT), "HOME": str(tmp_path)}) as process:
+    with photonic("ui", "--mlruns", root, "--port", port, cwd=tmp_path, HOME=str(tmp_path)) as process:
         lines = [process.stdout.readline() for _ in range(3)]
         try:
             wait_for(lambda: answers(f"http://127.0.0.1:{port}"))
@@ -109,15 +104,14 @@ def served(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(not chromium(), reason="needs Chromium")
 def test_accuracy_against_epsilon_is_one_click_from_the_runs_and_none_from_its_own_link(served, tmp_path):
-    if not (program := chromium()):
-        pytest.skip("no Chromium is installed")
     _, runs, chart = (line.split()[0] for line in served)
     # the page draws other charts below it, sooner or later: each plot's titles are read by themselves
     plots = ("[...document.querySelectorAll('.js-plotly-plot')].map(plot => "
              "[...plot.querySelectorAll('.xtitle, .ytitle')].map(e => e.textContent).sort().join(' and '))")
     expected = "epsilon/certified/pld and test/accuracy"
-    browser = Browser(program, tmp_path / "profile")
+    browser = Browser(chromium(), tmp_path / "profile")
     try:
         browser.look(2600)  # wide enough for all columns, which are drawn only where they are seen
         browser.call("Page.navigate", url=runs)
