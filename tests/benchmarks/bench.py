@@ -45,7 +45,7 @@ from pathlib import Path
 from unittest import mock
 
 import torch
-from rounds import keep_freed_memory, machine, markdown, milliseconds, quotient, take_turns
+from rounds import keep_freed_memory, machine, markdown, milliseconds, quotient, seconds, take_turns
 from simulated_opu import opened
 from steps import (
     ALONE,
@@ -279,26 +279,20 @@ def accounting_seconds(size: Size) -> Iterator[tuple[str, float]]:
     run = {"noise_multiplier": 1.1, "steps": 3_000, "epochs": 14}
     poisson = PrivacyEvent("poisson", **run, sampling_rate=256 / 54_000)
     fixed = PrivacyEvent("without_replacement", **run, N=54_000, m=256)
-    first, again, of_fixed = [], [], []
+    events = {"pld_3000_steps": poisson, "pld_3000_steps_cached": poisson, "pld_without_replacement": fixed}
+    spent: dict[str, list[float]] = {name: [] for name in (*events, "photonic_account")}
     for _ in range(3):
         PrivacyEvent.value.cache_clear()
         curves.poisson_losses.cache_clear()
         curves.without_replacement_losses.cache_clear()
-        for event, seconds in ((poisson, first), (poisson, again), (fixed, of_fixed)):
-            began = time.perf_counter()
-            event.value(1e-5)
-            seconds.append(time.perf_counter() - began)
-    yield "pld_3000_steps_seconds", statistics.median(first)
-    yield "pld_3000_steps_cached_seconds", statistics.median(again)
-    yield "pld_without_replacement_seconds", statistics.median(of_fixed)
-    photonic = []
+        for name, event in events.items():
+            spent[name].append(seconds(functools.partial(event.value, 1e-5), clock=time.perf_counter))
     for number in range(20):
         trial = TrialConfig(**MECHANISMS["private"] | {"sigma": 0.1 + number / 100}, gamma_min=0.25, tau_h_min=0.5,
                             activation_floor=True)
-        began = time.perf_counter()
-        account(trial, trial.epochs)
-        photonic.append(time.perf_counter() - began)
-    yield "photonic_account_seconds", statistics.median(photonic)
+        spent["photonic_account"].append(seconds(functools.partial(account, trial, trial.epochs),
+                                                 clock=time.perf_counter))
+    yield from ((f"{name}_seconds", statistics.median(of_name)) for name, of_name in spent.items())
 
 
 def projection_ratio(size: Size) -> Iterator[tuple[str, float]]:
@@ -325,7 +319,7 @@ def waiting(size: Size) -> Iterator[tuple[str, float]]:
             commands["dry_run_of_wide_features"] = ["sweep", str(wide), "--dry-run", "--mlruns", str(empty)]
         for name, arguments in commands.items():
             seen = [_cost_of([sys.executable, "-m", "pipeline", *arguments]) for _ in range(size.rounds // 4 + 1)]
-            yield f"{name}_cpu_seconds", statistics.median(seconds for seconds, _ in seen)
+            yield f"{name}_cpu_seconds", statistics.median(cpu_seconds for cpu_seconds, _ in seen)
             yield f"{name}_mebibytes", max(mebibytes for _, mebibytes in seen)
     if size is FULL:
         yield from _preparation(load_experiment(wide).trials[0])
@@ -338,17 +332,15 @@ def _cost_of(command: list[str]) -> tuple[float, float]:
                "r = resource.getrusage(resource.RUSAGE_CHILDREN); print(r.ru_utime + r.ru_stime, r.ru_maxrss / 1024)")
     done = subprocess.run([sys.executable, "-c", program, *command], stdout=subprocess.PIPE, text=True, check=True,
                           cwd=ROOT)
-    seconds, mebibytes = done.stdout.split()
-    return float(seconds), float(mebibytes)
+    cpu_seconds, mebibytes = map(float, done.stdout.split())
+    return cpu_seconds, mebibytes
 
 
 def _preparation(trial: TrialConfig) -> Iterator[tuple[str, float]]:
     """CPU seconds to prepare two packs of a trial, one after the other, on random features of a whole data set."""
     data = with_features(records(trial.dataset), trial)
     for name in ("wide_pack", "wide_pack_again"):
-        began = time.thread_time()
-        training_of(trial, data).close()
-        yield f"{name}_cpu_seconds", time.thread_time() - began
+        yield f"{name}_cpu_seconds", seconds(lambda: training_of(trial, data).close(), clock=time.thread_time)
 
 
 def table1_sweep(size: Size) -> tuple[str, dict[str, float]]:

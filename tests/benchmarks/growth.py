@@ -15,13 +15,13 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from unittest import mock
 
 import numpy as np
 import sqlalchemy
-from rounds import machine, markdown
+from rounds import machine, markdown, seconds
 
 import analysis.report.report
 from analysis.runs import frame_of
@@ -149,12 +149,6 @@ def per_trial(uri: str, root: Path, experiment: Experiment, trials: list[TrialCo
             taking.record(pack, [record], 0.1)
         spent.append(time.process_time() - began)
     return statistics.median(spent)
-
-
-def seconds(function: Callable[[], object]) -> float:
-    began = time.process_time()
-    function()
-    return time.process_time() - began
 
 
 def costs(uri: str, n: int, folder: Path) -> dict[str, float]:

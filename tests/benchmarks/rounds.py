@@ -51,16 +51,17 @@ def take_turns(contenders: Mapping[str, Callable[[], object]], rounds: int, visi
     calls, clock = {}, clock_of(device)
     for name, call in contenders.items():
         call()
-        calls[name] = max(1, round(visit_seconds / max(_seconds(call, 1, clock), 1e-9)))
+        calls[name] = max(1, round(visit_seconds / max(seconds(call, 1, clock), 1e-9)))
     times: dict[str, list[float]] = {name: [] for name in contenders}
     for _ in range(rounds):
         for name, call in contenders.items():
             call()
-            times[name].append(_seconds(call, calls[name], clock))
+            times[name].append(seconds(call, calls[name], clock))
     return times
 
 
-def _seconds(call: Callable[[], object], calls: int, clock: Clock) -> float:
+def seconds(call: Callable[[], object], calls: int = 1, clock: Clock = time.process_time) -> float:
+    """Seconds per call."""
     began = clock()
     for _ in range(calls):
         call()

@@ -6,9 +6,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
-from pipeline import load_experiment, recommended
+from pipeline import load_dataset, load_experiment, recommended, train
+from pipeline.accounting.budget import make_filter
+from pipeline.cli import main
+from pipeline.learning.model import TrainedModel
 from pipeline.learning.own.operators import is_reviewed_here
+from pipeline.tracking.reader import Reader
+from pipeline.trials.records import Release
 
 ROOT = Path(__file__).parents[2]
 PAGES = ("choosing", "housekeeping", "own_data", "cluster")
@@ -36,9 +42,6 @@ def patients(tmp_path, monkeypatch, extensions):
 
 @pytest.mark.slow
 def test_a_table_trains_with_the_preset_and_its_model_predicts(patients):
-    from pipeline import load_dataset, train
-    from pipeline.learning.model import TrainedModel
-
     experiment = load_experiment("experiment.yaml")
     assert len(experiment.trials) == 18 and "five public tables" in experiment.advice[0]
     (trial,) = (t for t in experiment.trials if (t.algorithm, t.target_epsilon, t.seed) == ("dfa", 8, 0))
@@ -49,9 +52,6 @@ def test_a_table_trains_with_the_preset_and_its_model_predicts(patients):
 
 @pytest.mark.slow
 def test_a_network_embeds_a_tables_categories_from_init_to_the_report(patients, capsys):
-    from pipeline.cli import main
-    from pipeline.tracking.reader import Reader
-
     (code,) = (block for block in blocks("own_data", "python") if "table_inputs" in block)
     Path("embedded.py").write_text(code)
     assert main(["init", "first.yaml", "--csv", "patients.csv", "--label", "outcome"]) == 0
@@ -75,9 +75,6 @@ def test_a_network_embeds_a_tables_categories_from_init_to_the_report(patients, 
 
 
 def test_embeddings_are_rows_in_the_order_of_the_records(tmp_path):
-    import torch
-    from safetensors.torch import load_file
-
     (code,) = (block for block in blocks("own_data", "python") if "def embed" in block)
     names = {}
     exec(compile(code, "own_data", "exec"), names)
@@ -89,9 +86,6 @@ def test_embeddings_are_rows_in_the_order_of_the_records(tmp_path):
 
 
 def test_the_search_of_ten_trials_fits_its_budget(tmp_path):
-    from pipeline.accounting.budget import make_filter
-    from pipeline.trials.records import Release
-
     first, search = blocks("choosing", "yaml")
     for name, text in (("first", first), ("tune", search)):
         (tmp_path / f"{name}.yaml").write_text(text)
