@@ -73,8 +73,8 @@ FUNCTIONS = {
     "network_epsilon": _network_epsilon,
     "joint_column_counterexample": lambda neighbour, **inputs: formulas.joint_column_counterexample(**inputs),
     "leekifer_epsilon": _leekifer,
-    "leekifer_epsilon_lemma3_printed": lambda orders, **inputs: formulas.leekifer_epsilon_lemma3_printed(
-        **inputs, orders=_orders(orders)),
+    "leekifer_epsilon_lemma3_printed": lambda orders, **inputs: formulas.leekifer_epsilon(
+        **inputs, orders=_orders(orders), divergence=formulas.lemma3_rdp),
     "certified_component_norm": _component_norm,
     "certified_poisson_addremove_pld": _poisson,
     "certified_wor_replaceone": _without_replacement,

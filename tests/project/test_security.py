@@ -8,7 +8,6 @@ import dataclasses
 import functools
 import importlib
 import inspect
-import os
 import pickle
 import pkgutil
 import re
@@ -17,6 +16,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from ray_nodes import clean
 
 import pipeline
 from analysis.report.report import write
@@ -277,9 +277,8 @@ with running_ray(sweep, "local", 1, lambda: None):
 
 @pytest.mark.slow
 def test_ray_of_a_sweep_on_this_machine_listens_on_loopback_only(tmp_path):
-    environment = {k: v for k, v in os.environ.items() if k not in ("RAY_ADDRESS", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER")}
     file = tmp_path / "plain.yaml"
     file.write_text("base: {dataset: digits, hidden: [8], batch_size: 64, epochs: 1}\n")
     done = subprocess.run([sys.executable, "-c", LISTENING, file], cwd=tmp_path, text=True, capture_output=True,
-                          env={**environment, "PYTHONPATH": f"{ROOT}:{ROOT / 'tests' / 'tools'}"})
+                          env={**clean(), "HOME": str(tmp_path), "PYTHONPATH": f"{ROOT}:{ROOT / 'tests' / 'tools'}"})
     assert done.stdout == "True {'127.0.0.1'}\n", done.stdout + done.stderr

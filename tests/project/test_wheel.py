@@ -79,12 +79,10 @@ def test_the_version_is_that_of_the_tag_or_without_git_that_of_the_citation(tmp_
 @pytest.mark.slow
 def test_a_sweep_and_its_report_run_from_the_wheel(site, tmp_path):
     (tmp_path / "tiny.yaml").write_text(TINY)
-    environment = {**os.environ, "PYTHONPATH": str(site)}
-    environment.pop("MLFLOW_TRACKING_URI", None)
 
     def python(*arguments):
-        return subprocess.run([sys.executable, *arguments], cwd=tmp_path, env=environment, capture_output=True,
-                              text=True)
+        return subprocess.run([sys.executable, *arguments], cwd=tmp_path, capture_output=True, text=True,
+                              env={**os.environ, "PYTHONPATH": str(site)})
 
     where = python("-c", "import pipeline, analysis; print(pipeline.__file__, analysis.__file__)").stdout.split()
     assert [Path(file).parents[1] for file in where] == [site, site]
@@ -102,8 +100,7 @@ def test_the_wheel_installs_into_an_empty_environment_as_the_page_says(wheel, tm
     shutil.copy(ROOT / "experiments" / "quickstart.yaml", tmp_path)
     page = (ROOT / "docs" / "start.md").read_text(encoding="utf-8")
     lines = re.search(r"## Without a checkout\n[^#]*?\n((?:    [^\n]+\n)+)", page)[1].replace("WHEEL", str(wheel))
-    environment = {name: value for name, value in os.environ.items()
-                   if name not in ("PYTHONPATH", "VIRTUAL_ENV", "MLFLOW_TRACKING_URI")}
+    environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
 
     def run(script, minutes):
         done = subprocess.run(["bash", "-euc", script], cwd=tmp_path, env=environment, capture_output=True, text=True,

@@ -10,7 +10,7 @@ from pipeline.accounting.audited import upper_limit
 from pipeline.accounting.claimed import a1_alt, a3_saturating, prop3_first, prop3_second, rho_of
 from pipeline.accounting.column import corrected_column_replace_one, epsilon_of_column
 from pipeline.accounting.column import g as g_alpha
-from pipeline.accounting.curves import ORDERS, classic_conversion
+from pipeline.accounting.curves import classic_conversion
 
 
 def certified_component_norm(tau_B, gamma, tau_h_prev, bias=True):
@@ -31,22 +31,17 @@ def leekifer_sensitivity(gamma, beta, tau_e, tau_h, L, m):
     return 2 * gamma * beta * tau_e * math.sqrt((1 + tau_h**2) * L) / m
 
 
-def leekifer_epsilon(N, m, noise_multiplier, T, delta, orders=ORDERS):
+def leekifer_epsilon(N, m, noise_multiplier, T, delta, orders, divergence=curves.without_replacement_rdp):
     """Return epsilon of T steps on batches of m out of N records (Wang, Balle & Kasiviswanathan 2019, Theorem 27).
 
     The noise multiplier is over 2 C. Lee & Kifer's table is `epsilon_classic`, truncated to two decimals; `order`
-    attains it. `epsilon_improved` converts the same curve tighter.
+    attains it. `epsilon_improved` converts the same curve tighter. With the `divergence` of Lemma 3 as printed,
+    `lemma3_rdp`, the paper's own numbers do not come out.
     """
-    curve = T * curves.without_replacement_rdp(m / N, noise_multiplier, tuple(orders))
+    curve = T * divergence(m / N, noise_multiplier, tuple(orders))
     classic, order = classic_conversion(orders, curve, delta)
     improved, _ = curves.improved_conversion(orders, curve, delta)
     return {"epsilon_classic": classic, "order": order, "epsilon_improved": improved}
-
-
-def leekifer_epsilon_lemma3_printed(N, m, noise_multiplier, T, delta, orders=ORDERS):
-    """Return the classic epsilon and its order by Lemma 3 as printed, which does not give the paper's own numbers."""
-    epsilon, order = classic_conversion(orders, T * lemma3_rdp(m / N, noise_multiplier, orders), delta)
-    return {"epsilon_classic": epsilon, "order": order}
 
 
 def lemma3_rdp(q, z, orders):
