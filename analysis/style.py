@@ -16,11 +16,11 @@ import numpy as np
 import pandas as pd
 import seaborn as sns
 from matplotlib import font_manager, rc_context
-from matplotlib.artist import Artist
+from matplotlib.artist import Artist, getp
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import LineCollection
-from matplotlib.colors import to_rgb
+from matplotlib.colors import to_rgb, to_rgba_array
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import NullLocator
@@ -221,11 +221,26 @@ def draw(figure: Figure) -> dict[str, bytes]:
     names, files = svg.name(figure), {}
     with theme():
         _make_fit(figure)
-        for extension in dict.fromkeys(("svg", *_files.formats)):
+        for extension in sorted({"svg", *_files.formats}, key=FORMATS.index):  # EPS last
+            if extension == "eps":
+                _make_opaque(figure)
             file = BytesIO()
             figure.savefig(file, format=extension, metadata=_NO_DATE[extension])
             files[extension] = file.getvalue()
     return files | {"svg": svg.annotate(files["svg"], names)}
+
+
+def _make_opaque(figure: Figure) -> None:
+    """Give all that is partly transparent the colour that it has on white, as EPS knows no transparency."""
+    for artist in figure.findobj(lambda artist: artist.get_alpha() not in (None, 1)):
+        names = [name for name in ("color", "facecolor", "edgecolor") if hasattr(artist, f"get_{name}")]
+        own = None if "facecolor" in names else artist.get_alpha()  # colours of surfaces have it
+        seen = {name: to_rgba_array(getp(artist, name), own) for name in names}
+        artist.set_alpha(None)
+        for name, colours in seen.items():
+            opacity = colours[:, 3:]
+            on_white = np.hstack([1 - opacity * (1 - colours[:, :3]), opacity > 0])  # what is invisible stays so
+            artist.set(**{name: on_white[0] if len(on_white) == 1 else on_white})
 
 
 def wanted(extension: str) -> bool:

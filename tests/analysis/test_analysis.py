@@ -246,3 +246,14 @@ def test_figures_are_drawn_for_papers_and_leave_the_style_of_a_notebook_alone():
     assert b"/Type3" not in drawn["pdf"] and drawn["pdf"].startswith(b"%PDF")
     assert int.from_bytes(drawn["png"][16:20], "big") == 3000, "10 inches at 300 dpi"
     assert drawn == style.draw(figure) and dict(matplotlib.rcParams) == before
+
+
+def test_eps_has_the_colours_that_partly_transparent_bands_and_lines_have_on_white(caplog):
+    figure = Figure()
+    ax = figure.subplots()
+    ax.axhspan(0, 1, color=(1, 0, 0), alpha=0.2)
+    ax.plot([0, 1], [0, 1], color=(0, 0, 1), alpha=0.75)
+    with style.written_as(style.FigureFiles(("eps", "svg"))):
+        drawn = style.draw(figure)
+    assert b"opacity: 0.2" in drawn["svg"] and "transparency" not in caplog.text
+    assert all(f"\n{colour} setrgbcolor\n".encode() in drawn["eps"] for colour in ("1 0.8 0.8", "0.25 0.25 1"))
