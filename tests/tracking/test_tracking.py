@@ -162,9 +162,6 @@ def test_what_a_target_came_to_is_a_param_and_no_setting(store, root, client, re
     data = client.get_run(run_id).data
     assert data.params["calibrated.noise_multiplier"] == "1.07422" and data.params["target_epsilon"] == "3"
     assert data.tags["calibrated.noise_multiplier"] == "1.08"
-    begun = config_of(store.runs()[0])
-    assert begun == trial.with_recorded_noise({"noise_multiplier": 1.08}) != trial
-    assert begun.trial_key == trial.trial_key and begun.canonical() == trial.canonical()
 
 
 @pytest.mark.parametrize(("setting", "noise"), [
