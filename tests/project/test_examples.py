@@ -37,8 +37,9 @@ NAMES = {name: getattr(face, name) for face in (pipeline, analysis) for name in 
 @pytest.fixture(scope="module")
 def swept(tmp_path_factory):
     folder = tmp_path_factory.mktemp("swept")
-    for name, text in (("example", FILE), ("table", TABLE), ("patients", OF_TABLE)):
-        (folder / f"{name}.yaml").write_text(text)
+    for name, text in (("example.yaml", FILE), ("table.yaml", TABLE), ("patients.yaml", OF_TABLE),
+                       ("new_patients.csv", "ward,age\nnorth,30\nsouth,120\n")):
+        (folder / name).write_text(text)
     with pytest.MonkeyPatch.context() as patch:
         store = Store(root=folder / "mlruns")
         store.open_sweep("example")

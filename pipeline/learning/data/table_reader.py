@@ -49,9 +49,11 @@ def table_records(dataset: str, file: str | os.PathLike[str]) -> torch.Tensor:
     table is (separator, decimal, encoding). Errors are `DataError`, with line and column, and `table_inputs`'.
 
     Example:
-        >>> model = load_model(best("patients", epsilon=3))
-        >>> model(table_records("patients", "new_patients.csv")).argmax(1)  # places in the declared classes
-        tensor([0, 1, 1])
+        >>> load_experiment("patients.yaml").name  # its plugins have the table's declaration
+        'patients'
+        >>> table_records("patients", "new_patients.csv")  # age, then one input each for north, south, none
+        tensor([[ 64, 255,   0,   0],
+                [255,   0, 255,   0]], dtype=torch.uint8)
     """
     spec = declared_table(dataset)
     rows = read_rows(Path(file), spec.separator, spec.encoding)
