@@ -192,18 +192,17 @@ def test_audit_of_one_trial_is_logged_to_its_sweep(tmp_path, capsys):
     assert main(arguments) == 2 and not store.exists()
     Store(root=store).open_sweep("audited")
     capsys.readouterr()
-    assert main(arguments) == 0
-    out = capsys.readouterr().out
+    out = output(capsys, *arguments)
     assert "1 dfa photonic" in out and "per_example" not in out
     logged = list(store.glob("**/report/audit.txt"))
     assert len(logged) == 1 and logged[0].read_text() == out
 
 
 def test_of_a_secure_trial_only_public_findings_are_logged(tmp_path, capsys, few_runs):
-    file, store = tmp_path / "secure.yaml", tmp_path / "mlruns"
-    file.write_text("name: secure\nbase: {dataset: digits, hidden: [24, 16], batch_size: 16, mechanism: per_example, "
-                    "sampler: poisson, noise_multiplier: 4, noise: secure, arithmetic: integer, "
-                    "epochs: 1}\n")
+    store = tmp_path / "mlruns"
+    file = written(tmp_path / "secure.yaml", "name: secure\nbase: {dataset: digits, hidden: [24, 16], batch_size: 16, "
+                   "mechanism: per_example, sampler: poisson, noise_multiplier: 4, noise: secure, arithmetic: integer, "
+                   "epochs: 1}\n")
     Store(root=store).open_sweep("secure")
     assert main(["audit", str(file), "--mlruns", str(store)]) in (0, 1)  # one bound in twenty exceeds by chance
     out = capsys.readouterr().out
@@ -423,8 +422,7 @@ def test_sweep_status_and_account_take_the_name_of_a_sweep(tmp_path, capsys, mon
 @pytest.mark.parametrize("command", [["sweep"], ["status"], ["account"], ["report"]])
 def test_what_is_no_file_no_sweep_or_no_text_to_trust_is_refused_alike(command, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert main([*command, "other"]) == 2
-    assert "error: other: must be an experiment file or the name of a sweep; " in capsys.readouterr().err
+    assert "other: must be an experiment file or the name of a sweep; " in output(capsys, *command, "other", code=2)
     swept(tmp_path, NAMED)
     assert output(capsys, *command, "other", code=2).endswith("mlruns/mlflow.db, which has named\n")
     assert output(capsys, *command, "other.yaml", code=2) == "error: other.yaml: no such experiment file\n"

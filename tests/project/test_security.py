@@ -16,6 +16,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from commands import written
 from ray_nodes import clean
 
 import pipeline
@@ -94,9 +95,7 @@ def spellings(secret: bytes) -> list[bytes]:
 
 
 def test_no_key_or_entropy_of_secure_noise_is_anywhere_in_the_store(root, tmp_path, monkeypatch, caplog, capfd):
-    file, secrets = tmp_path / "secure.yaml", []
-    file.write_text(SECURE)
-    aes = rounded_gaussian.AES
+    file, secrets, aes = written(tmp_path / "secure.yaml", SECURE), [], rounded_gaussian.AES
 
     def known_key(key: bytes):
         secrets.append(key)
@@ -117,11 +116,10 @@ def test_no_key_or_entropy_of_secure_noise_is_anywhere_in_the_store(root, tmp_pa
 
 def test_seed_of_random_stopping_with_secure_noise_is_not_stored(root, tmp_path):
     seed = 271828182845904523536028747135266249775
-    file = tmp_path / "secure.yaml"
-    file.write_text("name: stopping\ngrid: {learning_rate: [0.1, 0.2]}\n"
-                    "base: {dataset: digits, hidden: [16], batch_size: 64, epochs: 1, noise: secure, "
-                    "mechanism: per_example, noise_multiplier: 1, sampler: poisson, arithmetic: integer}\n"
-                    f"selection: {{rule: random_stopping, mean: 2, seed: {seed}}}\n")
+    file = written(tmp_path / "secure.yaml", "name: stopping\ngrid: {learning_rate: [0.1, 0.2]}\n"
+                   "base: {dataset: digits, hidden: [16], batch_size: 64, epochs: 1, noise: secure, "
+                   "mechanism: per_example, noise_multiplier: 1, sampler: poisson, arithmetic: integer}\n"
+                   f"selection: {{rule: random_stopping, mean: 2, seed: {seed}}}\n")
     track(file, root)
     stored = everything(root)
     assert load_experiment(file).trials[0].trial_key.encode() in stored
@@ -189,10 +187,10 @@ class Trap:
 @pytest.fixture
 def trapped(root, tmp_path):
     """(file, store, marker) of a swept experiment in whose runs and checkpoints pickles were planted."""
-    file, marker = tmp_path / "plain.yaml", tmp_path / "executed"
-    file.write_text("base: {dataset: digits, hidden: [16], batch_size: 64, epochs: 1}\ngrid: {algorithm: [bp, dfa]}\n"
-                    "report: [table1]\n")
-    store, trap = track(file, root), pickle.dumps(Trap(marker))
+    file = written(tmp_path / "plain.yaml", "base: {dataset: digits, hidden: [16], batch_size: 64, epochs: 1}\n"
+                   "grid: {algorithm: [bp, dfa]}\nreport: [table1]\n")
+    store, marker = track(file, root), tmp_path / "executed"
+    trap = pickle.dumps(Trap(marker))
     for run in store.runs():
         (folder,) = root.glob(f"artifacts/*/{run.run_id}/artifacts")
         for name in ("weights.safetensors", "config.json", "per_class.csv", "model.pkl", "MLmodel", "data/model.pth"):
@@ -237,8 +235,8 @@ def test_nothing_here_calls_what_executes_a_file():
 @pytest.mark.parametrize("tag", ["!!python/object/apply:pathlib.Path.touch", "!!python/name:os.system",
                                  "!!python/object:pathlib.Path", "!!python/module:antigravity"])
 def test_yaml_that_names_python_objects_is_refused(tmp_path, tag):
-    file, marker = tmp_path / "evil.yaml", tmp_path / "executed"
-    file.write_text(f"name: evil\nbase: {{dataset: {tag} [{marker}]}}\n")
+    marker = tmp_path / "executed"
+    file = written(tmp_path / "evil.yaml", f"name: evil\nbase: {{dataset: {tag} [{marker}]}}\n")
     with pytest.raises(ConfigError, match=r"evil.yaml: line 2, .*could not determine a constructor for the tag"):
         load_experiment(file)
     assert not marker.exists()
@@ -277,8 +275,7 @@ with running_ray(sweep, "local", 1, lambda: None):
 
 @pytest.mark.slow
 def test_ray_of_a_sweep_on_this_machine_listens_on_loopback_only(tmp_path):
-    file = tmp_path / "plain.yaml"
-    file.write_text("base: {dataset: digits, hidden: [8], batch_size: 64, epochs: 1}\n")
+    file = written(tmp_path / "plain.yaml", "base: {dataset: digits, hidden: [8], batch_size: 64, epochs: 1}\n")
     done = subprocess.run([sys.executable, "-c", LISTENING, file], cwd=tmp_path, text=True, capture_output=True,
                           env={**clean(), "HOME": str(tmp_path), "PYTHONPATH": f"{ROOT}:{ROOT / 'tests' / 'tools'}"})
     assert done.stdout == "True {'127.0.0.1'}\n", done.stdout + done.stderr
