@@ -149,6 +149,27 @@ def two_cores(request):
     ray.shutdown()
 
 
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory):
+    """A Ray cluster of two nodes, with an OPU at one."""
+    from ray_nodes import two_nodes
+
+    with two_nodes(tmp_path_factory.mktemp("nodes")) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    """An MLflow server."""
+    from fault_tools import Server
+
+    folder = tmp_path_factory.mktemp("server")
+    store.Store(root=folder)
+    server = Server(folder)
+    yield server
+    server.kill()
+
+
 @pytest.fixture
 def in_process(monkeypatch):
     """Sweeps train in this process, without Ray."""

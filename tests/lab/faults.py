@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fault_tools import Damage, damage
+from stored import attached
 
 from lab.hosts import Host
 from lab.laboratory import WORKERS, Laboratory
@@ -21,7 +22,6 @@ from lab.services import JOBS, TRACKING, experiment, ray_by_hand, sweep, write_t
 from pipeline.accounting.budget import restored_filter
 from pipeline.experiment.experiment import Experiment, load_experiment
 from pipeline.sweep import status
-from pipeline.tracking.reader import Reader
 
 PHASES = ("joining", "preparing", "training", "last trial", "writing")
 LIMIT = 420  # seconds without a line, after which a driver is taken to wait for ever; it may take four times as long
@@ -181,8 +181,7 @@ def inject(lab: Laboratory, server: Program, fault: Fault, phase: str, name: str
 def charged(root: Path, experiment: Experiment, uri: str) -> Damage:
     """Of a search with secret noise, which comes out otherwise every time: a second draw of a trial that was released
     counts as duplicated, and as unequal that the odometer does not show all that was released."""
-    store = Reader(uri, root)
-    store.attach(experiment.name)
+    store = attached(experiment.name, root, uri)
     runs, released = store.runs(), store.released()
     found = Damage(len(runs), duplicated=len(released) - len({run.trial_key for run in runs}))
     found.lost = experiment.planned - sum(run.status == "finished" for run in runs)
@@ -194,9 +193,8 @@ def charged(root: Path, experiment: Experiment, uri: str) -> Damage:
 
 def _training(lab: Laboratory, name: str) -> int:
     """How many trials train: the store has epochs of them, which those with secret noise publish at their end alone."""
-    store = Reader(TRACKING, lab.folder / "reader")
-    store.attach(name)
-    return sum(run.status == "running" and (bool(run.metrics) or run.trial.secure) for run in store.runs())
+    runs = attached(name, lab.folder / "reader", TRACKING).runs()
+    return sum(run.status == "running" and (bool(run.metrics) or run.trial.secure) for run in runs)
 
 
 def _work(host: Host) -> float:

@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 from fault_tools import ROOT, assert_as_if_undisturbed, children, environment, locked
 from search_tools import by_hand
+from stored import attached
 
 from pipeline.accounting.budget import restored_filter
 from pipeline.experiment.experiment import load_experiment
 from pipeline.sweep import status
-from pipeline.tracking.reader import Reader
 
 FAULTS = {"worker SIGKILL": 6, "driver SIGKILL": 1, "driver SIGINT": 1, "database locked": 4, "worker SIGSTOP": 4,
           "driver SIGSTOP": 4}  # weights; what does not kill lasts for less than a second
@@ -160,19 +160,16 @@ def test_what_is_spent_is_what_was_released_whatever_is_killed(tmp_path):
     values = []
 
     def read():
-        store = Reader(root=tmp_path)
-        store.attach("paid")
+        store = attached("paid", tmp_path)
         filter = restored_filter(store.budget())
         values.append(filter.epsilon(by_hand(store, filter.order)))
         assert values[-1] <= status.read(store, "paid").budget["spent"], "what was released in between is counted"
+        return store, filter
 
     injected = Chaos(tmp_path, "paid").endure(KILLS, 1, 5, after=read)
-    read()
-    assert values == sorted(values) and 0 < values[0] < values[-1] <= 2.4
-    store = Reader(root=tmp_path)
-    store.attach("paid")
-    filter, experiment = restored_filter(store.budget()), store.as_swept(load_experiment(tmp_path / "paid.yaml"))
-    whole = filter.epsilon(by_hand(store, filter.order))
+    store, filter = read()
+    experiment, whole = store.as_swept(load_experiment(tmp_path / "paid.yaml")), values[-1]
+    assert values == sorted(values) and 0 < values[0] < whole <= 2.4
     assert whole == filter.epsilon(filter.spent(store.released())) == status.read(store, "paid").budget["spent"]
     points = [point.value for point in sorted(store._client.get_metric_history(store._parent(), "epsilon/spent"),
                                               key=lambda point: (point.step, point.timestamp))]

@@ -16,7 +16,6 @@ import ray
 from commands import load, written
 from fault_tools import (
     Damage,
-    Server,
     assert_as_if_undisturbed,
     damage,
     fill,
@@ -66,15 +65,6 @@ def two_packs(experiment):
     both = tuple(dataclasses.replace(trial, epochs=5, **more)
                  for more in ({}, {"mechanism": "per_example", "noise_multiplier": 1.0}) for trial in experiment.trials)
     return dataclasses.replace(experiment, plan=Grid(both))
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("server")
-    Store(root=folder)
-    server = Server(folder)
-    yield server
-    server.kill()
 
 
 def sweep(experiment, root, *, uri=None, idle_seconds=60.0, **behaviour):

@@ -14,6 +14,7 @@ import pytest
 import ray
 from fault_tools import answers, environment, wait_for
 from ray_nodes import free_port
+from stored import attached
 
 from pipeline.sweep import cluster
 from pipeline.sweep.checks import ResourceError
@@ -71,8 +72,7 @@ def test_ctrl_c_and_sigterm_say_what_they_wait_for_and_wait_for_no_epoch(tmp_pat
     assert lines[told] == ("stopping: waiting for the workers to end and for the tracking store, 300 s at most; Ctrl-C "
                            "again ends at once")
     assert lines[-1].endswith("interrupted with 3 left: run the same command again to continue")
-    store = Store(root=tmp_path / "mlruns")
-    store.attach("long")
+    store = attached("long", tmp_path / "mlruns")
     assert store._client.get_run(store._parent()).info.status == "KILLED"
 
 

@@ -28,11 +28,11 @@ import pytest
 import sqlalchemy
 from flat import train
 from ray_nodes import ROOT, free_port
+from stored import attached
 
 from pipeline.experiment.experiment import Experiment
 from pipeline.learning.data.dataset import load
 from pipeline.sweep.checkpoints import Checkpoints
-from pipeline.tracking.reader import Reader
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.packs import Pack
 from pipeline.trials.records import EpochRecord
@@ -65,8 +65,7 @@ def undisturbed(trial: TrialConfig) -> tuple[EpochRecord, ...]:
 
 def damage(root: Path, experiment: Experiment, uri: str | None = None) -> Damage:
     """Compare what the store has with undisturbed training; times (`time/`) by their epochs alone."""
-    store = Reader(uri, root)
-    store.attach(experiment.name)
+    store = attached(experiment.name, root, uri)
     runs = store.runs()
     found, known = Damage(len(experiment.trials)), Counter(run.trial_key for run in runs)
     found.duplicated += sum(count - 1 for count in known.values())

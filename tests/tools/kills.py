@@ -29,6 +29,7 @@ import numpy as np
 from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
 from dp_accounting.rdp import RdpAccountant
 from fault_tools import environment
+from stored import attached
 
 from pipeline.accounting.budget import restored_filter
 from pipeline.accounting.evaluations import evaluation_noise
@@ -214,8 +215,7 @@ class Attack:
     def verify(self) -> None:
         """Check that one draw of each trial is public, that what is spent is what was released, that nothing is lost.
         """
-        store = Reader(root=self.root)
-        store.attach("attacked")
+        store = attached("attacked", self.root)
         runs, public, drawn = store.runs(), self._public_numbers(), list(self._drawn())
         assert len(runs) == len({run.trial_key for run in runs}) == (5 if self.budget else 6)
         for run in runs:

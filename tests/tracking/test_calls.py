@@ -5,7 +5,7 @@ import functools
 
 import pytest
 import sweep_stub
-from fault_tools import Relay, Server
+from fault_tools import Relay
 from mlflow.tracking import MlflowClient
 
 from pipeline.sweep.clock import SECONDS, Clock
@@ -23,15 +23,6 @@ REQUESTS = ["POST create", "POST log-batch", "POST log-inputs", *["POST log-batc
             "GET get", *["PUT file"] * 3, "POST update"]  # MLflow asks where the run's files belong
 TRIALS = sweep_stub.grid(("dfa",), 202, epochs=EPOCHS)
 FIRST, *_ = TRIALS
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("server")
-    Store(root=folder)
-    server = Server(folder)
-    yield server
-    server.kill()
 
 
 @pytest.fixture
