@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from stored import attached
 
 from pipeline import load_dataset, load_experiment, recommended, train
 from pipeline.accounting.budget import make_filter
 from pipeline.cli import main
 from pipeline.learning.model import TrainedModel
 from pipeline.learning.own.operators import is_reviewed_here
-from pipeline.tracking.reader import Reader
 from pipeline.trials.records import Release
 
 ROOT = Path(__file__).parents[2]
@@ -65,9 +65,7 @@ def test_a_network_embeds_a_tables_categories_from_init_to_the_report(patients, 
     file.write_text(text)
     assert main(["sweep", "first.yaml"]) == 0 and main(["report", "first.yaml"]) == 0
     assert Path("reports/first/index.html").exists() and "frontier.csv" in capsys.readouterr().out
-    store = Reader(root=Path("mlruns"))
-    store.attach("first")
-    runs = store.runs()
+    runs = attached("first", Path("mlruns")).runs()
     certified = "true" if is_reviewed_here(torch.device("cpu")) else "up to rounding"
     assert {(run.tags["network.records"], run.tags["privacy.certified"]) for run in runs} == {("mapped", certified)}
     assert {run.params["algorithm"] for run in runs} == {"bp", "dfa"}

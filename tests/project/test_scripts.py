@@ -4,10 +4,10 @@ import contributions
 import pilots
 import pytest
 import yaml
+from stored import attached
 
 from pipeline.accounting.evaluations import selected_epsilon
 from pipeline.experiment.experiment import parse_experiment
-from pipeline.tracking.reader import Reader
 
 BASE = "dataset: digits, hidden: [8], batch_size: 64, epochs: 1, sampler: poisson, noise_multiplier: 1"
 PILOTS = """\
@@ -50,12 +50,9 @@ def test_the_best_pilot_is_trained_again_and_all_trials_are_paid_for(tmp_path, m
         price = selected_epsilon(experiment.trials).value
         assert row["map"] == 1 and row["trial_key"] == experiment.trials[-1].trial_key
         assert row["selected_epsilon"] == pytest.approx(price) and lowest < price < bound
-    store = Reader(root=tmp_path / "mlruns")
-    found = {}
-    for name in ("pilots_digits_s1", "pilots_digits_s1_e3", "pilots_digits_s1_e8"):
-        store.attach(name)
-        found[name] = len([run for run in store.runs() if "reused.run" not in run.tags])
-    assert [*found.values()] == [2, 1, 1], "pilots are shared"
+    trained = [sum("reused.run" not in run.tags for run in attached(name, tmp_path / "mlruns").runs())
+               for name in ("pilots_digits_s1", "pilots_digits_s1_e3", "pilots_digits_s1_e8")]
+    assert trained == [2, 1, 1], "pilots are shared"
     with pytest.raises(SystemExit, match=r"pilots and last trial cost epsilon 2\.\d+, of 2$"):
         pilots.row("digits", 1, 2.0, tmp_path / "mlruns")
 

@@ -19,9 +19,9 @@ import sqlalchemy
 from commands import output, written
 from fault_tools import Server, environment, wait_for
 from safetensors.numpy import load_file
+from stored import attached
 
 from pipeline.experiment.experiment import load_experiment
-from pipeline.tracking.reader import Reader
 
 INSTALLED = [str(path) for path in sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)]
 INITDB = shutil.which("initdb", path=os.pathsep.join([*INSTALLED, os.environ.get("PATH", "")]))
@@ -75,8 +75,7 @@ def test_sweep_and_report_over_http_and_postgresql(database, server, tmp_path, m
     swept = subprocess.run(command, cwd=tmp_path, text=True, capture_output=True, timeout=300,
                            env=environment(MLFLOW_TRACKING_URI=server))
     assert swept.returncode == 0 and "2 trials: 2 finished" in swept.stderr, swept.stderr
-    store = Reader(root=tmp_path / "reader")
-    store.attach("tiny")
+    store = attached("tiny", tmp_path / "reader")
     runs = store.runs()
     assert Counter(run.trial_key for run in runs) == Counter(t.trial_key for t in load_experiment(file).trials)
     for run in runs:
