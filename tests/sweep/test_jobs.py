@@ -13,24 +13,25 @@ import sys
 import threading
 from collections import Counter
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
-from commands import output, written
-from fault_tools import Damage, Server, damage
+from commands import load, output, written
+from fault_tools import Damage, damage
 from ray.job_submission import JobStatus
-from ray_nodes import ROOT, clean, free_port, two_nodes
+from ray_nodes import ROOT, clean, free_port
+from stored import attached
 
-from pipeline.cli import main
 from pipeline.experiment.experiment import load_experiment
 from pipeline.experiment.plugins import LOADED
 from pipeline.sweep import jobs
 from pipeline.sweep.checks import ResourceError
 from pipeline.sweep.jobs import Follower, Head, Order, experiment_of
 from pipeline.sweep.run import git_commit
-from pipeline.tracking.reader import Reader
 from pipeline.trials.config import ConfigError
 
 PATIENCE = 180  # seconds
+DIGITS = "base: {dataset: digits, algorithm: bp, hidden: []}"
 FILE = """
 name: {name}
 plugins: [{plugin}]
@@ -63,19 +64,6 @@ def line(trial, shape, n_classes):
 """
 
 
-@pytest.fixture(scope="module")
-def nodes(tmp_path_factory):
-    with two_nodes(tmp_path_factory.mktemp("nodes")) as cluster:
-        yield cluster
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    server = Server(tmp_path_factory.mktemp("server"))
-    yield server.uri
-    server.kill()
-
-
 @pytest.fixture
 def laptop(tmp_path, nodes, server, request):
     """What is on the machine that submits: a file, its plugin, and a way to run commands there."""
@@ -84,7 +72,7 @@ def laptop(tmp_path, nodes, server, request):
     written(tmp_path / "file.yaml", FILE.format(name=name, plugin=plugin))
     (tmp_path / f"{plugin}.py").write_text(PLUGIN.format(plugin=plugin))
     (tmp_path / f"{plugin}_helper.py").write_text(HELPER.format(hold=hold))
-    environment = {**clean(), **nodes.access, "PYTHONPATH": str(ROOT), "MLFLOW_TRACKING_URI": server}
+    environment = {**clean(), **nodes.access, "PYTHONPATH": str(ROOT), "MLFLOW_TRACKING_URI": server.uri}
 
     def start(*words: str) -> subprocess.Popen:
         return subprocess.Popen([sys.executable, "-m", "pipeline", *words], cwd=tmp_path, env=environment, text=True,
@@ -95,8 +83,14 @@ def laptop(tmp_path, nodes, server, request):
         lines, errors = process.communicate(timeout=PATIENCE)
         return process.returncode, lines + errors
 
-    return SimpleNamespace(folder=tmp_path, name=name, hold=hold, start=start, run=run,
-                           sweep=("sweep", "file.yaml", "--address", nodes.jobs), root=tmp_path / "reader", uri=server)
+    def swept() -> Damage:
+        """What is tracked, against plain training in this process."""
+        sys.path.insert(0, str(tmp_path))
+        return damage(tmp_path / "reader", load_experiment(tmp_path / "file.yaml"), server.uri)
+
+    return SimpleNamespace(folder=tmp_path, hold=hold, start=start, run=run, swept=swept,
+                           sweep=("sweep", "file.yaml", "--address", nodes.jobs),
+                           runs=lambda: attached(name, tmp_path / "reader", server.uri).runs())
 
 
 def lines_until(process: subprocess.Popen, text: str) -> str:
@@ -111,20 +105,12 @@ def lines_until(process: subprocess.Popen, text: str) -> str:
     raise AssertionError(f"no line with {text!r} in {said}")
 
 
-def swept(laptop) -> Damage:
-    """What is tracked, against plain training in this process."""
-    sys.path.insert(0, str(laptop.folder))
-    return damage(laptop.root, load_experiment(laptop.folder / "file.yaml"), laptop.uri)
-
-
 @pytest.mark.slow
 def test_job_trains_as_one_machine_does_and_ends_with_its_lines_and_code(laptop, nodes):
     code, said = laptop.run(*laptop.sweep)
     assert code == 0 and "[5/5] " in said and "5 trials: 5 finished" in said, said
-    assert swept(laptop) == Damage(5)
-    store = Reader(laptop.uri, laptop.root)
-    store.attach(laptop.name)
-    assert {run.tags["git_commit"] for run in store.runs()} == {git_commit()}
+    assert laptop.swept() == Damage(5)
+    assert {run.tags["git_commit"] for run in laptop.runs()} == {git_commit()}
     assert not (laptop.folder / "mlruns").exists() and (nodes.folder / "plain" / "mlruns").exists()
     code, said = laptop.run(*laptop.sweep)
     assert code == 0 and "nothing to do: all 5 trials are done" in said
@@ -149,7 +135,7 @@ def test_job_outlives_the_command_that_submitted_it_which_then_follows_it(laptop
     laptop.hold.unlink()
     said += process.communicate(timeout=PATIENCE)[1]
     assert process.returncode == 0 and "[5/5] " in said, said
-    assert swept(laptop) == Damage(5)
+    assert laptop.swept() == Damage(5)
 
 
 @pytest.mark.slow
@@ -160,12 +146,10 @@ def test_ctrl_c_closes_the_sweep_on_the_head_and_the_same_command_goes_on(laptop
     os.killpg(process.pid, signal.SIGINT)
     said = process.communicate(timeout=PATIENCE)[1]
     assert process.returncode == 130 and "interrupted with 1 left" in said, said
-    store = Reader(laptop.uri, laptop.root)
-    store.attach(laptop.name)
-    assert Counter(run.status for run in store.runs()) == {"finished": 4, "interrupted": 1}
+    assert Counter(run.status for run in laptop.runs()) == {"finished": 4, "interrupted": 1}
     laptop.hold.unlink()
     assert laptop.run(*laptop.sweep)[0] == 0
-    assert swept(laptop) == Damage(5)
+    assert laptop.swept() == Damage(5)
 
 
 BROKEN = """
@@ -239,25 +223,16 @@ def test_a_job_that_ends_without_a_sweeps_code_is_one_line(code, message, says):
 
 def test_after_a_lost_link_a_log_is_printed_where_it_was_left(capsys, monkeypatch):
     monkeypatch.setattr(jobs, "PAUSE_SECONDS", 0.0)
-    texts = iter([["one\n", "tw"], ["one\ntwo\n", "three\n"]])
 
     async def cut():
-        for text in next(texts):
-            yield text
+        yield "one\n"
+        yield "tw"
         raise RuntimeError("closed")
 
-    infos = iter([ConnectionError("no route"), ended(None, status=JobStatus.RUNNING), ended(0)])
-
-    def info(job):
-        answer = next(infos)
-        if isinstance(answer, Exception):
-            texts_left.append(answer)
-            raise answer
-        return answer
-
-    texts_left: list[Exception] = []
-    head = fake(tail_job_logs=lambda job: cut() if len(texts_left) < 1 else logs("one\ntwo\nthree\n"),
-                get_job_info=info, get_job_logs=lambda job: "one\ntwo\nthree\n")
+    whole = "one\ntwo\nthree\n"
+    head = fake(tail_job_logs=Mock(side_effect=[cut(), logs(whole), logs(whole)]), get_job_logs=lambda job: whole,
+                get_job_info=Mock(side_effect=[ConnectionError("no route"), ended(None, status=JobStatus.RUNNING),
+                                               ended(0)]))
     assert Follower(head, "j").follow_to_the_end() == 0
     assert capsys.readouterr().err == (
         "one\ntw'http://head:8265' does not answer; job j goes on; trying again\no\nthree\n")
@@ -266,11 +241,7 @@ def test_after_a_lost_link_a_log_is_printed_where_it_was_left(capsys, monkeypatc
 def test_a_head_that_stays_away_ends_the_command_and_not_the_job(monkeypatch):
     monkeypatch.setattr(jobs, "PAUSE_SECONDS", 0.0)
     monkeypatch.setattr(jobs, "LOST_SECONDS", 0.0)
-
-    def silent(job):
-        raise ConnectionError("no route")
-
-    head = fake(tail_job_logs=lambda job: logs(), get_job_info=silent)
+    head = fake(tail_job_logs=lambda job: logs(), get_job_info=Mock(side_effect=ConnectionError("no route")))
     with pytest.raises(ResourceError, match="job j goes on if the head does, and the same command follows it$"):
         Follower(head, "j").follow_to_the_end()
 
@@ -299,7 +270,7 @@ def test_an_address_that_takes_no_jobs_is_one_line(tmp_path, monkeypatch, capsys
     """Another server, a head without `ray[default]`, and nothing at all."""
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://tracking:5000")
     monkeypatch.setattr(jobs, "ASK_SECONDS", 60.0)
-    file = written(tmp_path / "e.yaml", "base: {dataset: digits, algorithm: bp, hidden: []}")
+    file = written(tmp_path / "e.yaml", DIGITS)
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Silent) as other:
         other.status = status
         if status:
@@ -332,16 +303,19 @@ confirmed: true
 """
 
 
+TO_HEAD = ["--address", "http://h:8265"]
+
+
 @pytest.mark.parametrize(("text", "options", "store", "says"), [
-    ("base: {dataset: digits, algorithm: bp, hidden: []}", [], "", "MLFLOW_TRACKING_URI: must name a tracking server"),
-    ("base: {dataset: digits, algorithm: bp, hidden: []}", [], "http://u:secret@h/?token=secret",
-     "MLFLOW_TRACKING_URI: must have no query"),
-    ("base: {dataset: digits, algorithm: bp, hidden: []}", ["--workers", "2"], "http://h",
+    (DIGITS, TO_HEAD, "", "MLFLOW_TRACKING_URI: must name a tracking server"),
+    (DIGITS, TO_HEAD, "http://u:secret@h/?token=secret", "MLFLOW_TRACKING_URI: must have no query"),
+    (DIGITS, [*TO_HEAD, "--workers", "2"], "http://h",
      "workers: the cluster's nodes say how many packs they take, got 2"),
+    (DIGITS, ["--detach"], "", "--detach: must go with --address http://host:8265"),
     ("base: {dataset: digits, mechanism: per_example, noise_multiplier: 1}\n"
      "selection: {rule: random_stopping, mean: 3, shape: 1, seed: 0}\n",
-     [], "http://h", "selection: random stopping must keep the number of its trials secret"),
-    ("plugins: [table.yaml]\nbase: {dataset: job_patients, algorithm: bp, hidden: []}", [], "http://h",
+     TO_HEAD, "http://h", "selection: random stopping must keep the number of its trials secret"),
+    ("plugins: [table.yaml]\nbase: {dataset: job_patients, algorithm: bp, hidden: []}", TO_HEAD, "http://h",
      "data_file: must be an absolute path in the declaration of job_patients"),
 ])
 def test_what_a_job_cannot_do_as_it_is_done_here_is_refused_before_anything_is_sent(
@@ -350,15 +324,14 @@ def test_what_a_job_cannot_do_as_it_is_done_here_is_refused_before_anything_is_s
     monkeypatch.setattr(jobs, "JobSubmissionClient", lambda address: pytest.fail("something was asked for"))
     (tmp_path / "table.yaml").write_text(TABLE.format(file="patients.csv"))
     file = written(tmp_path / "e.yaml", text)
-    said = output(capsys, "sweep", str(file), "--address", "http://h:8265", *options, code=2)
+    said = output(capsys, "sweep", str(file), "--mlruns", str(tmp_path / "runs"), *options, code=2)
     assert says in said and said.count("\n") == 1 and "secret@" not in said and "token=secret" not in said
 
 
 def test_a_table_whose_files_are_named_by_absolute_paths_may_be_sent(tmp_path):
     text = TABLE.replace("job_patients", "job_patients_there").format(file="/data/patients.csv")
     (tmp_path / "table.yaml").write_text(text)
-    file = written(tmp_path / "e.yaml", "plugins: [table.yaml]\nbase: {dataset: job_patients_there}")
-    experiment = load_experiment(file)
+    experiment = load(tmp_path, "plugins: [table.yaml]\nbase: {dataset: job_patients_there}")
     jobs._check(experiment, None)
     (tmp_path / "sent").mkdir()
     jobs._copy_plugins(experiment, tmp_path / "sent")
@@ -386,21 +359,16 @@ def test_an_order_has_the_trials_of_the_file_with_changes_and_without_its_refere
 
 def test_another_version_of_a_plugin_on_the_head_is_refused(tmp_path):
     (tmp_path / "job_elsewhere.py").write_text("")
-    file = written(tmp_path / "e.yaml", "plugins: [job_elsewhere]\nbase: {dataset: digits}")
-    order = order_of(load_experiment(file), plugins={"job_elsewhere": "0123"})
+    experiment = load(tmp_path, "plugins: [job_elsewhere]\nbase: {dataset: digits}")
+    order = order_of(experiment, plugins={"job_elsewhere": "0123"})
     with pytest.raises(ConfigError, match=f"plugins: job_elsewhere must be on {socket.gethostname()} what it is where"):
         experiment_of(order, tmp_path)
 
 
 def test_a_plugin_that_cannot_be_read_is_named(tmp_path, monkeypatch):
     (tmp_path / "job_unreadable.py").write_text("")
-    file = written(tmp_path / "e.yaml", "plugins: [job_unreadable]\nbase: {dataset: digits}")
-    experiment = load_experiment(file)
-
-    def refuses(*_):
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(jobs.shutil, "copyfile", refuses)
+    experiment = load(tmp_path, "plugins: [job_unreadable]\nbase: {dataset: digits}")
+    monkeypatch.setattr(jobs.shutil, "copyfile", Mock(side_effect=PermissionError(13, "Permission denied")))
     with pytest.raises(ConfigError, match=r"^plugins: .*job_unreadable.py cannot be sent \(Permission denied\)$"):
         jobs._copy_plugins(experiment, tmp_path / "sent")
 
@@ -411,14 +379,3 @@ def test_a_plugin_that_cannot_be_read_is_named(tmp_path, monkeypatch):
 def test_user_and_password_of_the_store_are_not_sent(monkeypatch, store, sent):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", store)
     assert jobs._public_store() == sent
-
-
-def test_detach_belongs_to_jobs(tmp_path, capsys):
-    file = written(tmp_path / "e.yaml", "base: {dataset: digits, algorithm: bp, hidden: []}")
-    said = output(capsys, "sweep", str(file), "--detach", "--mlruns", str(tmp_path / "runs"), code=2)
-    assert said.startswith("error: --detach: must go with --address http://host:8265")
-
-
-def test_the_command_of_the_job_is_shown_to_nobody(capsys):
-    assert main(["--help"]) == 0
-    assert "run-job" not in capsys.readouterr().out
