@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -18,7 +19,7 @@ from pipeline.experiment.factors import differing
 from pipeline.tracking.artifacts import DONE, ENDED, TrackedRun, is_setting, missing_extension, param_value
 from pipeline.tracking.reader import Reader
 from pipeline.trials.arithmetic import CLAMPED
-from pipeline.trials.config import TrialConfig, settings
+from pipeline.trials.config import ConfigError, TrialConfig, settings
 from pipeline.trials.fields import UserError
 from pipeline.trials.mechanism import Mechanism
 from pipeline.trials.naming import abridged, run_name
@@ -93,7 +94,24 @@ def load_runs(experiment: Sweep, store: Reader | str | Path = "mlruns") -> pd.Da
         runs, past = frame_of(stored, swept.trials, swept.source), swept.past
     runs.attrs["past"] = past  # what else was looked at, for the price of a choice
     runs.attrs["searched"] = bool(store.decisions())  # composition is then no price of a choice
+    runs.attrs["paid"] = _paid(store)
     return runs
+
+
+def _paid(store: Reader) -> float:
+    """Return the budget of a sweep, which covers its choice, inf if it is exceeded; NaN without one, or
+    where a trial's extension is not imported.
+    """
+    state = store.budget()
+    if state is None:
+        return math.nan
+    from pipeline.accounting.budget import restored_filter  # imported here: few sweeps need it, and it takes a second
+
+    privacy_filter = restored_filter(state)
+    try:
+        return privacy_filter.budget.epsilon if privacy_filter.admits(store.released()) else math.inf
+    except ConfigError:  # of the extension
+        return math.nan
 
 
 def frame_of(runs: Sequence[TrackedRun], trials: Sequence[TrialConfig] | None = None, source: object = "FILE"

@@ -12,9 +12,12 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
+from analysis.exhibits.envelope import SCORE
 from analysis.exhibits.evidence import KEY, NO_FRONTIER, Evidence, Key
 from analysis.labels import DATASETS, NON_PRIVATE, algorithm_labels, setting_label
+from analysis.runs import trials_of
 from analysis.statistics import accuracy_error, welch_interval
+from pipeline.accounting.evaluations import score_noise
 from pipeline.experiment.search import Domain, Search
 from pipeline.trials.arithmetic import CLAMPED
 from pipeline.trials.config import settings
@@ -25,6 +28,7 @@ ERRORS = 3  # an accuracy within this many standard errors of chance counts as c
 REAL_FACTOR = 2  # epsilons with this ratio should differ in accuracy
 MOST_APART = 0.5  # accuracies within this many points count as equal
 MOST_CLAMPED = 1e-3  # share of a layer's components that may be clamped in integers
+NOISY = 0.5  # share of noise in the variance of scores
 NEAR_END = 0.05  # share of a search's range that counts as its end
 # Settings that describe the measurement, and are not tuned.
 MEASURED = ("seed", "delta", "train_records", "validation_fraction", "alignment_batches", "canaries")
@@ -169,6 +173,25 @@ def clamped(evidence: Evidence) -> Doubt | None:
         f"{MOST_CLAMPED:g}), so updates are not those of float32; take arithmetic float32, or mechanism component."))
 
 
+def noisy(evidence: Evidence) -> Doubt | None:
+    """Find points chosen by noisy scores: noise is at least half of the variance among the settings compared."""
+    by_noise: list[Key] = []
+    largest = 0.0  # standard deviation of a score's noise
+    for row in evidence.rows:
+        if row["settings"] == 1:  # nothing was chosen
+            continue
+        scored = evidence.rivals(row["key"]).dropna(subset=SCORE)
+        noises = [score_noise(trial) for trial in trials_of(scored)]
+        seeds = scored.groupby("point").size().mean()
+        of_noise = sum(noise**2 for noise in noises) / len(noises) / seeds
+        if of_noise and of_noise >= NOISY * scored.groupby("point")[SCORE].mean().var():
+            by_noise.append(row["key"])
+            largest = max(largest, *noises)
+    return _doubt("noisy", by_noise, evidence, lambda where: (
+        f"{where}: validation accuracies have noise of standard deviation up to {largest:.1%}, half or more of what "
+        "they differ by, so that luck chose; hold more records out, or compare fewer settings at a larger ε."))
+
+
 def origin(evidence: Evidence) -> Doubt | None:
     """Return all points if the file does not state how its settings were found."""
     experiment = evidence.experiment
@@ -179,16 +202,18 @@ def origin(evidence: Evidence) -> Doubt | None:
         "the file, `chosen: {runs, by, seeds}`, or take `preset: recommended`."))
 
 
-CHECKS: tuple[Callable[[Evidence], Doubt | None], ...] = (chance, flat, edge, effort, seeds, clamped, origin)
+CHECKS: tuple[Callable[[Evidence], Doubt | None], ...] = (chance, flat, edge, effort, seeds, clamped, noisy, origin)
 
 # Checks that prevent a verdict on a comparison, with the text of the reason. The interval of a difference covers only
 # the variation between seeds. It does not cover an algorithm that has learnt nothing (chance), is not limited by noise
 # (flat), may have better settings beyond its grid (edge), or had fewer tries (effort); with one seed there is no
-# interval (seeds), and clamped integers make another update (clamped). `origin` does not prevent a verdict, as the
-# difference is real at the tested settings; the verdict then states that settings may explain it.
+# interval (seeds), clamped integers make another update (clamped), and luck may have chosen settings (noisy).
+# `origin` does not prevent a verdict, as the difference is real at the tested settings; the verdict then states that
+# settings may explain it.
 AGAINST: Mapping[str, str] = {
     "chance": "{} at chance", "flat": "{} limited by steps, not noise", "edge": "{} best at the end of a grid",
-    "effort": "fewer settings tried for {}", "seeds": "one seed of {}", "clamped": "integers of {} clamped"}
+    "effort": "fewer settings tried for {}", "seeds": "one seed of {}", "clamped": "integers of {} clamped",
+    "noisy": "settings of {} chosen by noise"}
 
 
 def examine(evidence: Evidence) -> list[Doubt]:

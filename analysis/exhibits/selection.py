@@ -68,12 +68,12 @@ def best(runs: Sweep, epsilon: float, kind: str = "certified") -> pd.Series:
 
         epsilon            the trial's own epsilon, which does not cover the choice
         selected_epsilon   covers all compared trials, and those that the file had before it was edited, by composition
-                           (docs/privacy.md, section 6); nan if no price is proved, as for a search (`photonic
-                           report` has the price of its best trial)
+                           (docs/privacy.md, section 6); of a search its budget, and nan without one, or if no price
+                           is proved
         compared           number of compared trials
 
     Args:
-        runs: from `load_runs`, or what it takes, of a fixed grid; trials that have not ended are left out.
+        runs: from `load_runs`, or what it takes; trials that have not ended are left out.
         epsilon: > 0.
         kind: 'certified' or 'label'; only a choice among certified trials has a known price.
 
@@ -106,7 +106,7 @@ def best(runs: Sweep, epsilon: float, kind: str = "certified") -> pd.Series:
     row = of_best_setting.loc[of_best_setting[SCORE].idxmax()].drop(["group", "chosen", "choices"])
 
     past = runs.attrs.get("past", NO_PAST)
-    price = math.nan
+    price = runs.attrs.get("paid", math.nan) if kind == "certified" else math.nan
     if kind == "certified" and not runs.attrs.get("searched") and not past.no_price:
         gone = [trial for trial in certified_trials([*past.trials, *past.lost])
                 if min(found.value for found in account(trial, trial.epochs) if found.kind == kind) <= epsilon]

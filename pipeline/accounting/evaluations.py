@@ -59,6 +59,12 @@ def evaluation_noise(trial: TrialConfig) -> float:
     return math.sqrt(trial.epochs) / mu * (1 + 1e-9)  # the margin covers the error of the root
 
 
+def score_noise(trial: TrialConfig) -> float:
+    """Return the standard deviation of the noise of a validation accuracy, as a fraction; 0 for one without noise."""
+    _, n_validation = trial.split_sizes
+    return evaluation_noise(trial) / n_validation if is_noisy(trial) else 0.0
+
+
 def check_evaluations(trials: Iterable[TrialConfig]) -> None:
     """Refuse, before training, trials whose target no noise attains, or whose evaluations no epsilon can cover."""
     for trial in trials:
@@ -74,10 +80,9 @@ def cover(trial: TrialConfig, epsilons: Sequence[Epsilon], epochs_done: int) -> 
     """Return the epsilons of `epochs_done` epochs of training, raised to cover noisy validation accuracies if any."""
     if not epsilons or not is_noisy(trial):
         return list(epsilons)
-    _, n_validation = trial.split_sizes
     noise = evaluation_noise(trial)  # standard deviation, in records
     evaluation_epsilon = with_sampler_error(trial, gdp_eps(math.sqrt(epochs_done) / noise, accounted_delta(trial)))
-    note = f"validation accuracy is released with noise of {noise / n_validation:.2%} and covered"
+    note = f"validation accuracy is released with noise of {score_noise(trial):.2%} and covered"
     # A record is in training or in validation, so the larger of the two costs counts.
     return [dataclasses.replace(epsilon, value=max(epsilon.value, evaluation_epsilon), note=f"{epsilon.note}; {note}")
             for epsilon in epsilons]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pipeline.accounting.budget import Filter, make_filter
 from pipeline.accounting.certified import certified_epsilons, event_of, with_noise
 from pipeline.accounting.epsilon import Epsilon
-from pipeline.accounting.evaluations import scores_are_covered, selected_epsilon
+from pipeline.accounting.evaluations import is_noisy, score_noise, scores_are_covered, selected_epsilon
 from pipeline.accounting.event import PrivacyEvent, UnsupportedAccounting
 from pipeline.experiment.experiment import Experiment
 from pipeline.experiment.past import Past
@@ -113,6 +113,15 @@ def bound_lines(trials: Sequence[TrialConfig]) -> Iterator[str]:
                            for epsilon in certified_epsilons(first, first.epochs))
         yield (f"  {counted(len(group), 'trial')} with noise_multiplier {first.noise_multiplier:.4g}, {ratio} "
                f"times the norm: {values}")
+
+
+def score_lines(trials: Iterable[TrialConfig]) -> Iterator[str]:
+    """Yield a line on the noise of validation accuracies, if trials log them with noise."""
+    noises = [score_noise(trial) for trial in trials if is_noisy(trial)]
+    if noises:
+        least = f"{min(noises):.2%} to " if max(noises) > 1.01 * min(noises) else ""
+        yield (f"scores: validation accuracy has noise of standard deviation {least}{max(noises):.2%}; what differs by "
+               "less is chosen by luck (a larger validation_fraction or epsilon, or fewer epochs, lower it)")
 
 
 def without_amplification(trials: Iterable[TrialConfig]) -> list[str]:

@@ -146,7 +146,7 @@ def _privacy(run: TrackedRun) -> dict[str, Any]:
     not_covered = [clause for clause in tags.get("privacy.notes", "").split("; ") if NOT_COVERED in clause]
     not_covered = [clause.removeprefix(f"{NOT_COVERED}: ") for clause in not_covered]
     if any(epsilon["kind"] in GUARANTEED for epsilon in epsilons):
-        not_covered.append("the choice of this trial among others")
+        not_covered.append("the choice of this trial among others, which `photonic report` prices")
         if RECORDED in tags.get("privacy.notes", ""):  # also of a label epsilon, which is not `simulated`
             not_covered.append("the recorded seed: whoever knows it can subtract the noise")
     else:

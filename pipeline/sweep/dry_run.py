@@ -13,7 +13,7 @@ import torch
 
 from pipeline.accounting.budget import make_filter
 from pipeline.experiment.experiment import Experiment, with_trials
-from pipeline.experiment.prices import bound_lines, budget_lines, price_lines, without_amplification
+from pipeline.experiment.prices import bound_lines, budget_lines, price_lines, score_lines, without_amplification
 from pipeline.experiment.search import Search, nothing_fits
 from pipeline.sweep.checks import bundle, check_machine, check_trials, local_offer, slots
 from pipeline.sweep.estimate import Estimate, estimate
@@ -142,7 +142,7 @@ def as_json(run: DryRun) -> str:
         "alone": list(_computed_alone(experiment)),
         "best": list(_prices(experiment)), "past": list(experiment.past.lines(experiment.trials)),
         "search": [*experiment.plan.lines(), *budget_lines(experiment)],
-        "epsilons": list(bound_lines(experiment.trials))}, indent=2)
+        "scores": list(score_lines(experiment.possible)), "epsilons": list(bound_lines(experiment.trials))}, indent=2)
 
 
 def as_lines(run: DryRun) -> Iterator[str]:
@@ -174,6 +174,7 @@ def as_lines(run: DryRun) -> Iterator[str]:
     yield from without_amplification(experiment.possible)
     yield from bound_lines(experiment.trials)
     yield from _prices(experiment)
+    yield from score_lines(experiment.possible)
     yield from experiment.plan.lines()
     yield from budget_lines(experiment)
     yield from experiment.past.lines(experiment.trials)

@@ -65,6 +65,7 @@ class SweepState:
     in_use: dict[str, list[float]] | None = None  # of all nodes: CPU, GPU, OPU -> [used, total]
     left_seconds: float | None = None  # of a running sweep, about, from its driver's epochs; None before the first
     taken_over: str = ""  # trials that were, by the sweep that trained them; empty for none
+    on_cluster: bool = False  # whether it last ran on several nodes
     past: tuple[str, ...] = ()  # lines on trials of this name that the file does not have
 
     @property
@@ -115,17 +116,19 @@ def read(store: Reader, name: str, experiment: Experiment | None = None, words: 
         unknown = max(0, planned - _n_passed_over(decisions) - len(trials))
         command = DEFAULT_COMMAND
 
-    noted = store.nodes(driver) if driver and store.is_open else {}
+    refused = _refused_budget(experiment, store) if experiment and store.is_open else ()
+    last = store.nodes(driver) if store.is_open else {}
+    noted = last if driver else {}
     has_work_left = unknown or any(trial.status not in ENDED for trial in trials)
     runs_of_driver = [run for run in runs.values() if run.tags.get("driver") == driver]
     return SweepState(name=name, running=bool(driver), trials=tuple(trials), unknown=unknown,
                       refused=tuple(f"{found.path.name}: {found.problem}" for found in checkpoints if found.problem),
-                      go_on=shlex.join(command) if has_work_left and not driver else "",
+                      go_on=shlex.join(command) if has_work_left and not driver and not refused else "",
                       elsewhere=place(driver) if lease else "", beat=beat, job=job_of(driver),
                       search=_search(decisions, max(0, n_open), len(runs)) if decisions else "",
                       budget=_budget(store) if store.is_open else None,
-                      nodes=noted.get("nodes"), in_use=noted.get("in_use"),
-                      past=tuple(experiment.past.lines(experiment.trials)) if experiment else (),
+                      on_cluster=len(last.get("nodes", ())) > 1, nodes=noted.get("nodes"), in_use=noted.get("in_use"),
+                      past=(*refused, *(experiment.past.lines(experiment.trials) if experiment else ())),
                       taken_over=reused_text(run for run in runs.values() if run.status in DONE),
                       left_seconds=_left_seconds(runs_of_driver, trials, unknown) if driver else None)
 
@@ -179,6 +182,19 @@ def _budget(store: Reader) -> dict[str, Any] | None:
         return {**budget, "spent": None, "standing": f"not known from the store without its experiment file ({error})"}
     return {**budget, "spent": privacy_filter.epsilon(privacy_filter.spent(released)),
             "standing": standing(release.trial.noise for release in released)}
+
+
+def _refused_budget(experiment: Experiment, store: Reader) -> tuple[str, ...]:
+    """Return why `photonic sweep` refuses the file's budget, if it is not the one that the sweep began with."""
+    if not (initial_state := store.budget()):
+        return ()
+    from pipeline.accounting.budget import require_unchanged  # as in `_budget`
+
+    try:
+        require_unchanged(experiment.plan.budget, initial_state)
+    except ConfigError as error:
+        return (str(error),)
+    return ()
 
 
 def _states_in_file(experiment: Experiment, store: Reader, listed: Sequence[TrackedRun], driver: str,
@@ -248,7 +264,8 @@ def _text(state: SweepState) -> str:
     lines += [f"  {line}" for line in (*state.past, *_trial_lines(state.trials))]
     lines += [f"  checkpoint that cannot be used: {text}" for text in state.refused]
     if state.go_on:
-        lines.append(f"  to go on: {state.go_on}")
+        options = ", with --address and --private as before" if state.on_cluster else ""
+        lines.append(f"  to go on: {state.go_on}{options}")
     return "\n".join(lines)
 
 

@@ -138,10 +138,10 @@ class Reader:
         return tags["driver"], tags.get("driver.beat", "")
 
     def nodes(self, driver: str) -> dict[str, Any]:
-        """Return a driver's last record of the cluster's nodes; an empty one if it has written none."""
+        """Return a driver's last record of the cluster's nodes, of any driver for ''; an empty one if there is none."""
         tags = self._client.get_run(self._parent()).data.tags
         record = json.loads(tags.get("driver.nodes", "{}"))
-        return record if record.get("driver") == driver else {}
+        return record if driver in ("", record.get("driver")) else {}
 
     def experiment(self) -> str:
         """Return the text of the open sweep's experiment file when it last ran; errors where none was kept."""

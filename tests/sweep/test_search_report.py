@@ -11,6 +11,7 @@ from commands import output
 from search_tools import rounds, score, train
 from test_budget import BUDGET, budgeted
 
+from analysis import best
 from analysis.catalogue import listed
 from analysis.exhibits.frontier import by_epsilon as frontier
 from analysis.report.report import write
@@ -51,6 +52,19 @@ def test_status_says_how_far_search_and_budget_are(swept):
         assert f"  search: 24 of 24 suggestions asked for, {24 - len(search.trials)} passed over" in text
         assert f"  budget: epsilon {spent:.4g} of 4 spent at delta 1e-05, simulated" in text
         assert json.loads(status.as_json([state]))[0]["budget"]["spent"] == spent
+
+
+def test_a_budget_that_was_edited_is_told_before_the_sweep_refuses_it(swept):
+    experiment, store, _ = swept
+    edited = replace(experiment, plan=replace(experiment.plan, budget=replace(experiment.plan.budget, epsilon=5.0)))
+    state = status.read(store, "search", edited)
+    assert state.past[0].startswith("budget: must be the one that the sweep began with, ") and not state.go_on
+
+
+def test_the_best_of_a_search_costs_its_budget(swept):
+    _, store, _ = swept
+    runs = load_runs("search", store)
+    assert best(runs, epsilon=4)["selected_epsilon"] == 4.0 == runs.attrs["paid"]
 
 
 def test_a_space_that_was_edited_tells_its_trials_from_those_before(swept):

@@ -144,7 +144,9 @@ def test_what_is_in_use_of_the_nodes_is_shown_as_its_driver_noted_it(mixed, tmp_
     assert text.splitlines()[1:4] == ["  in use: CPU 1 of 10, GPU 0.75 of 4, OPU 1 of 1",
                                       "  node a: CPU 8, GPU 4", "  node b: CPU 2, OPU 1"]
     assert state["nodes"] == nodes and state["in_use"] == in_use
-    assert "node" not in status(capsys, tmp_path, file), "a sweep that does not run uses nothing"
+    after = status(capsys, tmp_path, file)
+    assert "node" not in after, "a sweep that does not run uses nothing"
+    assert after.endswith(f"to go on: photonic sweep {file}, with --address and --private as before\n")
 
 
 def test_a_driver_of_this_folder_that_left_a_shared_store_open_is_dead(mixed, tmp_path, capsys, monkeypatch):
