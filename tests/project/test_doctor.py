@@ -44,6 +44,7 @@ def test_doctor_names_every_trap_and_opens_nothing_that_would_raise(tmp_path):
     assert "\nnote: http_proxy: requests to store.lab go through a proxy; if it is in your own network, add" in told
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("before", "environment", "says"), [
     ("", {"OMP_NUM_THREADS": "4,2"}, LIST),
     ("", {"PYTHONOPTIMIZE": "2"}, "PYTHONOPTIMIZE: must be 0 or 1, got 2, which takes away docstrings that Ray reads"),

@@ -32,7 +32,7 @@ def test_contributions_use_all_of_a_small_bound_and_little_of_a_large_one(tmp_pa
         assert float(both) == pytest.approx((float(first)**2 + float(second)**2) ** 0.5, abs=0.01)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_best_pilot_is_trained_again_and_all_trials_are_paid_for(tmp_path, monkeypatch):
     file = tmp_path / "pilots_digits.yaml"
     file.write_text(PILOTS)

@@ -153,7 +153,7 @@ resources: {pack_size: 1}
 """
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_what_is_spent_is_what_was_released_whatever_is_killed(tmp_path):
     """It never goes down, and the store has it also after every kill."""
     (tmp_path / "paid.yaml").write_text(PAID)

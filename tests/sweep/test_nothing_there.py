@@ -12,7 +12,8 @@ from analysis import best, load_runs
 from pipeline.cli import main
 from pipeline.experiment.experiment import load_experiment
 from pipeline.experiment.search import Domain
-from pipeline.sweep import run
+from pipeline.sweep import dry_run, run
+from pipeline.sweep.estimate import Estimate
 from pipeline.sweep.status import _left_seconds
 from pipeline.tracking.artifacts import TrackedRun
 from pipeline.tracking.store import Store
@@ -42,6 +43,7 @@ def fill(experiment, state):
 @pytest.mark.parametrize("state", STATES)
 def test_a_sweep_without_a_finished_trial_is_told_in_one_line(tmp_path, monkeypatch, capsys, text, state):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(dry_run, "estimate", lambda *a, **k: Estimate(1.0))  # times trials, `test_estimate`
     Path("q.yaml").write_text(text.replace("name: search", "name: q"))
     fill(load_experiment("q.yaml"), state)
     for first, *options in COMMANDS:

@@ -63,7 +63,7 @@ def of_last_trials(calls, first, last):
     return [calls[begin:end + 1] for begin, end in zip(begins, ends, strict=False)]
 
 
-@pytest.mark.parametrize("others", [0, 200])
+@pytest.mark.parametrize("others", [0, 50])
 def test_a_trial_costs_so_many_calls_of_a_database_however_many_runs_are_there(sweep, monkeypatch, others):
     calls = []
 
