@@ -247,7 +247,8 @@ def _join(sweep: Sweep, address: str) -> None:
         raise ResourceError(f"address: no Ray cluster that can be used at '{address}' ({one_line(error)}); "
                             f"{ADDRESSES}") from None
     if any(trial.secure for trial in sweep.possible):
-        sweep.progress.say("what workers print lies where the owner of the cluster lets Ray write it")
+        sweep.progress.say("what workers print lies in Ray's folder of logs on each node, where whoever started Ray "
+                           "can read it")
 
 
 def _start_here(sweep: Sweep, workers: int | None, prepare: Callable[[], object],

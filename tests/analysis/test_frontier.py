@@ -191,7 +191,7 @@ def test_captions_tables_and_notes_say_what_a_reader_may_ask(runs):
     lost.loc[0, "alignment/layer_1"] = math.nan
     told = {
         "both kinds": by_epsilon.texts([certified, label], runs).markdown,
-        "with a budget": "\n".join(by_epsilon.texts([certified, label], runs, budget=Budget(8, 1e-5)).notes),
+        "with a budget": "\n".join(by_epsilon.caption(kind, runs, Budget(8, 1e-5)) for kind in (certified, label)),
         "one diverged": "\n".join(by_epsilon.texts([certified], runs.assign(
             status=["diverged"] + ["finished"] * (len(runs) - 1))).notes),
         "alignment, which one trial lacks": "\n".join(by_epsilon.texts(

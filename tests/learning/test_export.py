@@ -76,7 +76,8 @@ def test_files_hold_what_the_store_holds(store, tmp_path, by):
     assert {name: epsilon[name] for name in ("epsilon", "kind", "variant", "delta", "relation")} == {
         "epsilon": 2.0, "kind": "certified", "variant": "pld", "delta": 1e-5, "relation": "add/remove"}
     assert "choice among trials" in epsilon["meaning"]
-    assert told.pop("not_covered") == ["training loss", "the choice of this trial among others",
+    assert told.pop("not_covered") == ["training loss",
+                                       "the choice of this trial among others, which `photonic report` prices",
                                        "the recorded seed: whoever knows it can subtract the noise"]
     assert told == TAGS
 

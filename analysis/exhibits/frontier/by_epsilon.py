@@ -60,10 +60,10 @@ def texts(points: Sequence[pd.DataFrame], runs: pd.DataFrame, budget: Budget | N
     more: list[str | Table] = []
     kinds_by_note: dict[str, list[str]] = {}
     for frame in points:
-        body += [caption(frame, runs), means_of(frame)]
+        body += [caption(frame, runs, budget), means_of(frame)]
         if frame["chosen"].any():
             more += choice.table(frame, [_column(row) for row in frame.itertuples()], named(frame))
-        for note in _notes(frame, runs, budget):
+        for note in _notes(frame, runs):
             kinds_by_note.setdefault(note, []).append(f"{common_value(frame['kind'])} ε{_formula(frame)}")
     notes: list[str] = []
     for note, kinds in kinds_by_note.items():
@@ -81,14 +81,17 @@ def means_of(points: pd.DataFrame) -> Table:
     return crossed(names.values(), columns, cells)
 
 
-def caption(points: pd.DataFrame, runs: pd.DataFrame) -> str:
-    """Return the caption of one kind, with the assumptions of its epsilon."""
+def caption(points: pd.DataFrame, runs: pd.DataFrame, budget: Budget | None = None) -> str:
+    """Return the caption of one kind, with the assumptions of its epsilon, and what a search's budget covers."""
     axis_runs = _runs_on_axis(points, runs)
     metric, kind = METRICS[common_value(points["metric"])], common_value(points["kind"])
     datasets = " and ".join(DATASETS[name].label for name in axis_runs["dataset"].unique())
+    covered = "" if not budget or kind != "certified" else (
+        f" The sweep's budget, ε = {budget.epsilon:g} at δ = {budget.delta:g}, covers all of these trials together, "
+        "and every choice among them by the scores that they released.")
     return (f"{metric.heading} on {datasets} against "
             f"{epsilon_text(kind, axis_runs, points)}{_formula(points)}: {means_text(points['n'])}"
-            f"{best_of(points['choices'].max())}.")
+            f"{best_of(points['choices'].max())}.{covered}")
 
 
 def _runs_on_axis(points: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:  # with an ε of its kind and formula
@@ -100,7 +103,7 @@ def _formula(points: pd.DataFrame) -> str:
     return f", formula {formula}" if formula else ""
 
 
-def _notes(points: pd.DataFrame, runs: pd.DataFrame, budget: Budget | None) -> list[str]:
+def _notes(points: pd.DataFrame, runs: pd.DataFrame) -> list[str]:
     kind, metric = common_value(points["kind"]), METRICS[common_value(points["metric"])]
     axis_runs = _runs_on_axis(points, runs)
     layout = points.attrs["layout"]
@@ -108,9 +111,6 @@ def _notes(points: pd.DataFrame, runs: pd.DataFrame, budget: Budget | None) -> l
     if "epochs" not in layout.factors and axis_runs["epochs"].nunique() > 1:
         epochs = " or ".join(f"{value:g}" for value in sorted(set(axis_runs["epochs"])))
         notes.append(f"Trained for {counted(epochs, 'epoch')}.")
-    if budget and kind == "certified":
-        notes.append(f"The sweep's budget, ε = {budget.epsilon:g} at δ = {budget.delta:g}, covers all of these trials "
-                     "together, and every choice among them by the scores that they released.")
     low, high = points["mean"] - points["half_width"], points["mean"] + points["half_width"]
     if ((low < metric.low) | (high > metric.high)).any():
         notes.append(f"Where an interval would leave {metric.low:g} to {metric.high:g}, its ends are cut there and "
