@@ -99,9 +99,7 @@ def load_runs(experiment: Sweep, store: Reader | str | Path = "mlruns") -> pd.Da
 
 
 def _paid(store: Reader) -> float:
-    """Return the budget of a sweep, which covers its choice, inf if it is exceeded; NaN without one, or
-    where a trial's extension is not imported.
-    """
+    """Return a sweep's budget, which covers its choice, inf if exceeded; NaN without one or its extension."""
     state = store.budget()
     if state is None:
         return math.nan

@@ -164,6 +164,13 @@ def test_what_is_said_of_a_trial():
     approved("statements", "\n".join(filled for line in text for filled in textwrap.wrap(line, 118) or [""]))
 
 
+def test_a_claim_by_epochs_says_what_batches_it_presupposes():
+    for sampler in ("shuffled", "without_replacement"):
+        trial = TrialConfig(mechanism="photonic", sigma=0.1, sampler=sampler)
+        notes = [epsilon.note for epsilon in account(trial, 1) if epsilon.variant.endswith("/epochs")]
+        assert notes and {f"which {sampler} is not" in note for note in notes} == {sampler != "shuffled"}
+
+
 def test_notes_stay_one_short_line():
     """As a tag of MLflow has to, also of 500 layers."""
     assert len(privacy_tags(TrialConfig(**PHOTONIC, hidden=(512,) * 500))["privacy.notes"]) <= 5000

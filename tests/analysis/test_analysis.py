@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from pathlib import Path
 
 import matplotlib
@@ -246,6 +247,14 @@ def test_figures_are_drawn_for_papers_and_leave_the_style_of_a_notebook_alone():
     assert b"/Type3" not in drawn["pdf"] and drawn["pdf"].startswith(b"%PDF")
     assert int.from_bytes(drawn["png"][16:20], "big") == 3000, "10 inches at 300 dpi"
     assert drawn == style.draw(figure) and dict(matplotlib.rcParams) == before
+
+
+def test_a_marker_of_every_second_point_shows_the_values_of_its_own_point():
+    figure = Figure()
+    figure.subplots().plot([1, 2, 3, 4], [5, 6, 7, 8], marker="o", markevery=2)
+    with style.written_as(style.FigureFiles(("svg",))):
+        titles = re.findall("<title>([^<]*)</title>", style.draw(figure)["svg"].decode())
+    assert titles[-2:] == ["1.0\n5.0", "3.0\n7.0"]
 
 
 def test_eps_has_the_colours_that_partly_transparent_bands_and_lines_have_on_white(caplog):

@@ -218,6 +218,7 @@ def test_why_a_target_costs_more_under_a_budget_is_said_and_which_target_fits():
         lines = list(budget_lines(budgeted((TARGET[0][0], f"target_epsilon: {target}"), *TARGET[1:])))
         assert (int(re.search(r"(\d+) of the dearest fit", lines[1])[1]) >= 12) == enough
         assert any("ask for target_epsilon" in line for line in lines) != enough
+    assert "ask for" not in "".join(budget_lines(budgeted(*TARGET, ("trials: 12", "trials: 100000")))), "none fits"
     with pytest.raises(ConfigError, match="must be at least ([0-9.]+), .* got 1; that is more than its target_epsilon"):
         filter_for(budgeted(*TARGET[:-2], ("epsilon: 4", "epsilon: 1")).plan)
 
@@ -233,6 +234,13 @@ def test_trials_that_the_sweep_has_already_must_be_covered(other, begun, says, t
     train(store, [trial], epochs=1)
     with pytest.raises(ConfigError, match=says.format(key=trial.trial_key)):
         filter_of(experiment.plan, store)
+
+
+def test_a_search_that_has_begun_and_can_go_on_is_not_said_to_be_done(tmp_path, monkeypatch):
+    monkeypatch.setattr(dry_run, "estimate", lambda *a, **k: Estimate(1.0))
+    experiment, store = budgeted(), Store(root=tmp_path)
+    train(store, rounds(experiment, store).next(())[:1])
+    assert not preview(experiment, 2, tmp_path).exhausted
 
 
 @pytest.mark.parametrize("change", [("epsilon: 4", "epsilon: 5"), ("budget: {epsilon: 4, delta: 1.0e-5}", "")])

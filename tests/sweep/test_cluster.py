@@ -128,11 +128,13 @@ def test_what_is_no_address_is_refused_in_one_line_before_anything_else(tmp_path
                                    ValueError("no")])
 def test_a_cluster_that_cannot_be_used_is_one_line(tmp_path, monkeypatch, capsys, error, address):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    monkeypatch.setattr(cluster, "check_address", lambda address: None)
+    asked = Mock()
+    monkeypatch.setattr(cluster, "check_address", asked)
     monkeypatch.setattr(cluster.ray, "is_initialized", lambda: False)  # by another test
     monkeypatch.setattr(cluster.ray, "init", Mock(side_effect=error))
     last = swept(capsys, tmp_path, "--address", address).splitlines()[-1]
     assert last.startswith(f"error: address: no Ray cluster that can be used at '{address}' ({type(error).__name__}: ")
+    assert asked.call_count == (address != "auto")
 
 
 @pytest.mark.slow
