@@ -16,6 +16,7 @@ from pipeline.experiment.preset import recommend
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.fields import digest
 from pipeline.trials.part import PARTS
+from pipeline.trials.promises import check_promises
 
 GIVEN = {"dataset": "fashion_mnist", "mechanism": "per_example", "algorithm": "dfa", "target_epsilon": 3}
 FILE = """\
@@ -132,6 +133,14 @@ def test_a_file_is_told_what_the_preset_sets_and_from_where_or_which_defaults_it
                 "network: tempered_cnn}\n")}
     approved("advice", "\n\n".join("\n".join([f"# {name}", *file.advice]) for name, file in told.items()))
     assert not parsed("base: {dataset: mnist, features: scattering, mechanism: photonic, sigma: 0.1}\n").advice
+
+
+@pytest.mark.parametrize("dataset", ["mnist", "fashion_mnist"])
+def test_what_is_recommended_keeps_the_promises_of_secret_noise(dataset):
+    """Its standardized inputs take statistics that were published with the data."""
+    trial = recommended(**{**GIVEN, "dataset": dataset, "noise": "secure", "arithmetic": "integer"})
+    assert trial.inputs == "standardized"
+    check_promises([trial], stored=False)
 
 
 def test_the_noise_level_of_the_papers_mechanism_has_settings_for_all_four_algorithms():
