@@ -127,7 +127,7 @@ def frame_of(runs: Sequence[TrackedRun], trials: Sequence[TrialConfig] | None = 
         if missing:
             names = abridged([f"{run_name(trial)} ({trial.trial_key})" for trial in missing], 5)
             raise MissingTrials(f"{len(ended)} of {len(ranks)} trials are finished; missing: {names} "
-                                f"(run `photonic sweep {source}`)")
+                                f"(`photonic sweep {source}` trains them)")
         done = [run for run in runs if run.status in DONE and run.trial_key in ranks]
         runs = sorted(done, key=lambda run: ranks[run.trial_key])
     duplicates = [key for key, count in Counter(run.trial_key for run in runs).items() if count > 1]
@@ -244,7 +244,7 @@ def searched(store: Reader, experiment: Experiment, runs: Sequence[TrackedRun] |
         n_missing = experiment.planned - len(store.suggestions())
         if n_missing:
             raise MissingTrials(f"{n_missing} of {experiment.planned} suggestions of the search are not asked for yet "
-                                f"(run `photonic sweep {experiment.source}`)")
+                                f"(`photonic sweep {experiment.source}` goes on)")
     return store.as_swept(experiment, runs)
 
 

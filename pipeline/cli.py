@@ -149,6 +149,8 @@ def sweep(target: str, changes: tuple[str, ...], mlruns: Path, dry_run: bool, as
     if dry_run:
         from pipeline.sweep import dry_run as previews
 
+        if address:
+            raise ConfigError(f"--address: must be left out with --dry-run, which is of this machine, got {address}")
         preview = previews.preview(experiment, workers, mlruns)
         return _print_lines([previews.as_json(preview)] if as_json else previews.as_lines(preview))
     if as_json:

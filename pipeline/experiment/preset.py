@@ -229,7 +229,8 @@ def _compare(preset: str, trials: Iterable[Advised]) -> dict[tuple[str, str, str
             continue
         if not recommendation.settings:
             continue
-        where = f"{trial.features} of {trial.dataset}, mechanism {trial.mechanism}"
+        features = "" if trial.parts.features.raw else f"{trial.features} of "
+        where = f"{features}{trial.dataset}, mechanism {trial.mechanism}"
         compared = found.setdefault((method(trial), where, recommendation.source), _Compared([], []))
         for field, value in recommendation.settings.items():
             differs = plain(getattr(trial, field)) != value

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pipeline.accounting.budget import Filter, make_filter
 from pipeline.accounting.certified import certified_epsilons, event_of, with_noise
 from pipeline.accounting.epsilon import Epsilon
-from pipeline.accounting.evaluations import is_noisy, score_noise, scores_are_covered, selected_epsilon
+from pipeline.accounting.evaluations import score_noise, scores_are_covered, selected_epsilon
 from pipeline.accounting.event import PrivacyEvent, UnsupportedAccounting
 from pipeline.experiment.experiment import Experiment
 from pipeline.experiment.past import Past
@@ -117,7 +117,7 @@ def bound_lines(trials: Sequence[TrialConfig]) -> Iterator[str]:
 
 def score_lines(trials: Iterable[TrialConfig]) -> Iterator[str]:
     """Yield a line on the noise of validation accuracies, if trials log them with noise."""
-    noises = [score_noise(trial) for trial in trials if is_noisy(trial)]
+    noises = [noise for trial in trials if (noise := score_noise(trial))]
     if noises:
         least = f"{min(noises):.2%} to " if max(noises) > 1.01 * min(noises) else ""
         yield (f"scores: validation accuracy has noise of standard deviation {least}{max(noises):.2%}; what differs by "

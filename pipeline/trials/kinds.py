@@ -44,7 +44,7 @@ KINDS = {
 }
 GUARANTEED = ("certified", "label")  # of a single trial, the stronger one first
 RECORDED = "simulate the guarantee, and a release needs secret noise"
-SECRET = "came from the operating system, and nothing of them was recorded"
+SECRET = "come from the operating system, and nothing of them is recorded"
 
 
 def is_certified(trial: TrialConfig) -> bool:

@@ -8,6 +8,7 @@ from pathlib import Path
 import matplotlib
 import pandas as pd
 import pytest
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from mlflow.tracking import MlflowClient
 from stored import changed, records, stored
@@ -99,7 +100,7 @@ def test_one_typed_row_per_trial_in_the_order_of_the_grid(runs):
 def test_missing_trials_are_counted_and_named(grid_store):
     absent = [trial("dfa", 0.7, seed) for seed in range(7)]
     with pytest.raises(MissingTrials, match=rf"56 of 63 trials are finished; missing: dfa sigma=0.7 seed=0 "
-                                            rf"\({absent[0].trial_key}\).* and 2 more \(run `photonic sweep X`\)"):
+                                            rf"\({absent[0].trial_key}\).* and 2 more \(`photonic sweep X` trains"):
         frame_of(grid_store.runs(), [*GRID, *absent], source="X")
 
 
@@ -247,6 +248,16 @@ def test_figures_are_drawn_for_papers_and_leave_the_style_of_a_notebook_alone():
     assert b"/Type3" not in drawn["pdf"] and drawn["pdf"].startswith(b"%PDF")
     assert int.from_bytes(drawn["png"][16:20], "big") == 3000, "10 inches at 300 dpi"
     assert drawn == style.draw(figure) and dict(matplotlib.rcParams) == before
+
+
+def test_lines_of_one_algorithm_differ_by_shade_and_marker():
+    table = pd.DataFrame({"algorithm": ["bp", "dfa", "dfa"], "epochs": [1, 1, 2]})
+    found = style.looks(table, ["epochs"])
+    assert {name: found["bp", 1][name] for name in ("color", "marker")} == {
+        name: style.look("bp")[name] for name in ("color", "marker")}
+    darker, brighter = found["dfa", 1], found["dfa", 2]
+    assert darker["color"] < to_rgb(style.look("dfa")["color"]) < brighter["color"]
+    assert darker["marker"] != brighter["marker"] and brighter["label"] == "DFA, epochs = 2"
 
 
 def test_a_marker_of_every_second_point_shows_the_values_of_its_own_point():

@@ -29,6 +29,7 @@ from pipeline.sweep.run import run_sweep
 from pipeline.sweep.status import as_text, read
 from pipeline.sweep.target import with_past
 from pipeline.trials.config import TrialConfig
+from pipeline.trials.naming import to_ascii
 from pipeline.trials.packs import Resources
 from pipeline.trials.records import CLOCK, Release, Sealed
 
@@ -139,6 +140,9 @@ def test_random_stopping_tells_no_number_and_has_no_price_after_an_edit(tmp_path
     drawn = of(RandomStopping(NARROW, (BASE,), Selection("random_stopping", 9, 1, 5)))
     unedited = write(drawn, trained(tmp_path / "a", NARROW), tmp_path / "out")
     assert "ε (random stopping) " in unedited.headline.verdict
+    (experiment,) = MlflowClient(tracking_uri=f"sqlite:///{tmp_path / 'a' / 'mlflow.db'}").search_experiments(
+        filter_string="name = 'edited'")
+    assert to_ascii(unedited.headline.verdict) in experiment.tags["mlflow.note.content"]
     store = trained(tmp_path / "b")
     edited = write(drawn, store, tmp_path / "out")
     assert edited.headline.verdict.endswith("no ε covers the choice.")

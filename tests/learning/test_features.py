@@ -30,6 +30,7 @@ from pipeline.sweep.dry_run import as_lines, preview
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.datasets import DATASETS
 from pipeline.trials.fields import setting
+from pipeline.trials.naming import computed_features
 from pipeline.trials.packs import Pack
 from pipeline.trials.part import PARTS
 
@@ -274,6 +275,8 @@ def test_a_dry_run_tells_of_maps():
     text = "base: {dataset: digits, hidden: [8]}\ngrid: {features: [pixels, scattering]}\nreport: []"
     assert ("features: scattering of digits, computed before training or read from the cache, once for each setting, "
             "and not in the estimate") in list(as_lines(preview(parse_experiment(text, Path("e.yaml")), 1)))
+    of_file = TrialConfig(dataset="digits", features="file", feature_name="any", feature_width=4, feature_source="any")
+    assert computed_features([SCATTERING, of_file]) == ["scattering of digits"]
 
 
 # an extension's

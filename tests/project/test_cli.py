@@ -343,6 +343,8 @@ def test_an_output_that_cannot_encode_a_character_gets_another(tmp_path):
     ("audit a.yaml --trial 3", "error: --trial: must be at least 1 and at most the 2"),
     ("audit a.yaml --trial 0", "error: --trial: must be at least 1"),
     ("audit a.yaml --steps 0", "error: --steps: must be at least 1 and at most the 80"),
+    ("sweep a.yaml --dry-run --address auto",
+     "error: --address: must be left out with --dry-run, which is of this machine, got auto\n"),
     ("sweep a.yaml --json", "error: --json: is what --dry-run prints, got it without\n"),
     ("sweep a.yaml --checkpoint-seconds -1", "resources.checkpoint_seconds: must be a number >= 0, got -1.0"),
     ("account a.yaml --set sigma=3 --set seed=1", "--set seed: must be a field that no grid, zip, case or space sets"),
