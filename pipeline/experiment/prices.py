@@ -184,7 +184,7 @@ def budget_lines(experiment: Experiment) -> Iterator[str]:
     max_divergence = budget.epsilon - conversion
     n_cheapest, n_dearest = int(max_divergence / min_cost), int(max_divergence / max_cost)
     yield (f"budget: epsilon {budget.epsilon:g} at delta {budget.delta:g} for all that the sweep "
-           f"releases, by a Renyi filter of order {privacy_filter.order}")
+           f"releases, by a Renyi filter of order {privacy_filter.order}; `photonic status` says what is spent")
     yield (f"  the cheapest trial alone is epsilon {privacy_filter.epsilon(min_cost):.4g}, the dearest "
            f"{privacy_filter.epsilon(max_cost):.4g}; {n_dearest} of the dearest fit, or {n_cheapest} of the cheapest")
     yield (f"  {conversion:.4g} of that is paid once by the whole sweep, however many trials there are; the cheapest "
