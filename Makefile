@@ -66,7 +66,7 @@ test-slow: $(READY) ## tests of more than two seconds: kills, clusters, servers,
 	@$(BIN)/python -m pytest $(TESTS) -m slow
 
 nightly: $(READY) ## what takes longest: random faults, all calibrations, benchmarks, mutants, PostgreSQL, the laboratory
-	@$(BIN)/python -m pytest -m nightly
+	@$(BIN)/python -m pytest -n $(or $(WORKERS),2) --durations 20 -m nightly
 	@$(MAKE) --no-print-directory mutants
 	@$(MAKE) --no-print-directory lab SHORT=1 IF_POSSIBLE=1
 	@mkdir -p reports && git describe --always --dirty --abbrev=40 --exclude '*' > reports/nightly

@@ -1,7 +1,7 @@
 """Mistakes that tests must notice: `make mutants`, or `python tests/tools/mutants.py [TEXT]` for those about a text.
 
 tests/data/mutants.json has for each mistake a `file`, a text `old` that stands in it once, the text `new` in its place,
-and a `test` that then fails. Mistakes are made in a temporary copy. All tests must pass there before the first one.
+and a `test` that then fails. Mistakes are made in temporary copies. All tests must pass there before the first one.
 """
 
 from __future__ import annotations
@@ -16,13 +16,16 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from queue import Queue
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
 FILE = ROOT / "tests" / "data" / "mutants.json"
 COPIED = ("pipeline", "analysis", "experiments", "docs", "tests", "photonic.py", "pyproject.toml", "README.md")
 LEFT_OUT = shutil.ignore_patterns("__pycache__", ".*")
+AT_ONCE = 2
 PASSED, FAILED = 0, 1  # exit codes of pytest; with all others a test says nothing
 
 
@@ -58,6 +61,7 @@ class Copy:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self._changes = folder, 0
+        folder.mkdir()
         for name in COPIED:
             source, target = ROOT / name, folder / name
             shutil.copytree(source, target, ignore=LEFT_OUT) if source.is_dir() else shutil.copy(source, target)
@@ -92,19 +96,25 @@ def survivors(mutants: Sequence[Mutant]) -> list[Mutant]:
     Raises:
         RuntimeError: if a test fails without any mistake.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        copy, left = Copy(Path(folder)), []
-        if copy.run(*dict.fromkeys(mutant.test for mutant in mutants)) != PASSED:
-            raise RuntimeError("a test fails without a mistake: run the tests first")
-        for mutant in mutants:
-            began = time.monotonic()
+    copies: Queue[Copy] = Queue()  # a mistake takes one, and gives it back
+
+    def is_noticed(mutant: Mutant) -> bool:
+        copy, began = copies.get(), time.monotonic()
+        try:
             with copy.mistaken(mutant):
                 code = copy.run(mutant.test)
-            said = {FAILED: "killed", PASSED: "SURVIVED"}.get(code, f"BROKEN (pytest ends with {code})")
-            print(f"{said:<9} {time.monotonic() - began:5.1f} s  {mutant}", flush=True)
-            if code != FAILED:
-                left.append(mutant)
-    return left
+        finally:
+            copies.put(copy)
+        said = {FAILED: "killed", PASSED: "SURVIVED"}.get(code, f"BROKEN (pytest ends with {code})")
+        print(f"{said:<9} {time.monotonic() - began:5.1f} s  {mutant}", flush=True)
+        return code == FAILED
+
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(AT_ONCE) as pool:
+        for number in range(AT_ONCE):
+            copies.put(Copy(Path(folder, str(number))))
+        if copies.queue[0].run("-n", str(AT_ONCE), *dict.fromkeys(mutant.test for mutant in mutants)) != PASSED:
+            raise RuntimeError("a test fails without a mistake: run the tests first")
+        return [mutant for mutant, noticed in zip(mutants, pool.map(is_noticed, mutants), strict=True) if not noticed]
 
 
 def main() -> int:
