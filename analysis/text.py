@@ -7,7 +7,7 @@ from functools import partial
 
 import pandas as pd
 
-from analysis.labels import level_name, value_text
+from analysis.labels import algorithm_labels, level_name, value_text
 from analysis.layout import AMOUNT, level
 from analysis.runs import ask, noise_sources, relations, trials_of
 from pipeline.trials.config import TrialConfig
@@ -26,11 +26,27 @@ def with_levels(runs: pd.DataFrame, factors: Sequence[str]) -> pd.DataFrame:
 
 
 def fixed_text(runs: pd.DataFrame, varied: Sequence[str]) -> str:
-    """Return a sentence on the settings that all runs share: `Fixed: Fashion-MNIST, per example, epochs = 20.`"""
-    found = {name: {level(trial, name) for trial in trials_of(runs)} for name in TOLD if name not in varied}
-    shared = [level_name(name, values.pop(), named=True) for name, values in found.items() if len(values) == 1]
-    told = ", ".join(filter(None, shared))
-    return f"Fixed: {told}." if told else ""
+    """Return sentences on what all runs share, and what those of an algorithm do.
+
+    Such as `Fixed: Fashion-MNIST, η = 0.1. By algorithm: BP epochs = 40; DFA epochs = 20.`
+    """
+    names = [name for name in TOLD if name not in varied]
+    shared = _shared(runs, names)
+    differing = [name for name in names if name not in shared]
+    by_algorithm = {algorithm_labels()[algorithm]: _shared(group, differing)
+                    for algorithm, group in runs.groupby("algorithm", sort=False)}
+    told = [f"Fixed: {', '.join(shared.values())}."] if shared else []
+    if len(by_algorithm) > 1 and any(by_algorithm.values()):
+        own = (f"{label} {', '.join(found.values())}" for label, found in by_algorithm.items() if found)
+        told.append(f"By algorithm: {'; '.join(own)}.")
+    return " ".join(told)
+
+
+def _shared(runs: pd.DataFrame, names: Sequence[str]) -> dict[str, str]:
+    """Return those of the settings that are the same in all runs, in words."""
+    values = {name: {level(trial, name) for trial in trials_of(runs)} for name in names}
+    texts = {name: level_name(name, found.pop(), named=True) for name, found in values.items() if len(found) == 1}
+    return {name: text for name, text in texts.items() if text}
 
 
 def settings_text(trial: TrialConfig, fields: Sequence[str]) -> str:

@@ -28,7 +28,8 @@ from pipeline.trials.ranking import is_difference, joined, who_leads
 TYPICAL_EPSILON = 3  # the verdict is at the epsilon nearest to this
 MAX_NAMED = 3  # largest number of equal points in a sentence
 NO_EPSILON = "No verdict: no trial has an ε that guarantees anything; its noise, if any, is only a noise level."
-SELECTED = "Selected ε is the epsilon of publishing the best of all trials compared for the best and for the next."
+SELECTED = ("Selected ε is the epsilon of publishing the best of all trials compared for the best and for the "
+            "next: those of one target_epsilon, and without a target those of any ε.")
 NO_CHOICE = "Each point has one setting, so there is no choice of settings to pay for."
 NOT_COVERED = "not covered"  # cost of a choice that no epsilon covers
 LEADS, ELSEWHERE, COSTS = "The lead at each ε", "Other data sets and kinds of ε", "What choosing costs"
@@ -164,9 +165,10 @@ def _answer(evidence: Evidence, dataset: str, kind: str) -> Headline:
     points = points.sort_values("mean", ascending=False, kind="stable")
     leads = [_lead(group, epsilon, point_runs, evidence) for epsilon, group in points.groupby("compared_epsilon")
              if group["algorithm"].nunique() > 1]  # with one algorithm there is nothing to compare
+    alone = _alone(points)
     if not leads:
         errors = _errors(_by_seed(points.iloc[0], point_runs), dataset)
-        return Headline(_highest(points, kind, place, evidence), _test_error(errors, dataset))
+        return Headline(_highest(points, kind, place, evidence), _test_error(errors, dataset), {LEADS: alone})
     typical = min(leads, key=lambda lead: abs(np.log(lead.epsilon / TYPICAL_EPSILON)))
     verdict = f"At {kind} ε ≤ {short(typical.epsilon)}{place}{_remark(kind, typical.cost)}, {typical.verdict}."
     choices = points["choices"].max()
@@ -176,7 +178,18 @@ def _answer(evidence: Evidence, dataset: str, kind: str) -> Headline:
         won.setdefault(lead.leader, []).append(short(lead.epsilon))
     winners = "; ".join(f"{leader} at {', '.join(found)}" for leader, found in won.items())
     summary = f"Highest mean test accuracy by {kind} ε ({KINDS[kind].protects}){place}{chosen}: {winners}."
-    return Headline(verdict, _test_error(typical.errors, dataset), {LEADS: [summary, *_table(leads)]})
+    return Headline(verdict, _test_error(typical.errors, dataset), {LEADS: [summary, *alone, *_table(leads)]})
+
+
+def _alone(points: pd.DataFrame) -> list[str]:
+    """Return a sentence on algorithms that have no epsilon in common with another, if there are others."""
+    n_rivals = points.groupby("compared_epsilon")["algorithm"].nunique()
+    has_rival = points["compared_epsilon"].map(n_rivals) > 1
+    alone = sorted(set(points["algorithm"]) - set(points.loc[has_rival, "algorithm"]))
+    if not alone or points["algorithm"].nunique() == 1:
+        return []
+    names = ", ".join(algorithm_labels()[algorithm] for algorithm in alone)
+    return [f"Compared with no other, for want of an ε in common: {names}; `target_epsilon` trains all to one ε."]
 
 
 def _lead(group: pd.DataFrame, epsilon: float, point_runs: pd.DataFrame, evidence: Evidence) -> Lead:

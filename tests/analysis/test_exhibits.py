@@ -1,6 +1,7 @@
 """Lines and heatmaps over settings, from synthetic trials; and what all exhibits have in common."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from analysis.exhibits.metrics import METRICS
 from analysis.layout import NOISE, Layout, levels, lines_of, panels_of
 from analysis.runs import ReportError, such
 from analysis.statistics import SUMMARY, bootstrap_interval, mean_interval, plus_minus, summarize
+from analysis.text import fixed_text
 from pipeline.experiment.experiment import load_experiment, parse_experiment
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.kinds import GUARANTEED, KINDS
@@ -145,6 +147,13 @@ def test_lines_say_what_their_noise_guarantees_and_what_is_fixed():
     drawn = catalogue.draw("by_tau_h", of(label), tracked(label).assign(**{"epsilon/label/pld": 2.99}), None)
     assert "Each ε is a label ε (labels only, simulated; replace-one label, shuffled, δ = 1e-05)." in drawn.texts.notes
     assert any("cosine of the released update, after clipping and noise" in note for note in drawn.texts.notes)
+
+
+def test_settings_that_follow_the_algorithm_are_told_by_algorithm():
+    trials = [replace(trial, algorithm=name, epochs=epochs, batch_size=size) for trial in CERTIFIED[:1]
+              for name, epochs, size in (("bp", 4, 64), ("dfa", 2, 64), ("dfa", 2, 128))]
+    told = fixed_text(tracked(trials), ("dataset",))
+    assert told.endswith("optimizer sgd. By algorithm: BP m = 64, epochs = 4; DFA epochs = 2."), told
 
 
 def test_the_alignment_of_the_feedback_stands_beside_that_of_the_update_where_it_was_logged():

@@ -108,7 +108,7 @@ def _notes(points: pd.DataFrame, runs: pd.DataFrame) -> list[str]:
     axis_runs = _runs_on_axis(points, runs)
     layout = points.attrs["layout"]
     notes = [fixed_text(axis_runs, (*layout.factors, *layout.bound, "setting"))]
-    if "epochs" not in layout.factors and axis_runs["epochs"].nunique() > 1:
+    if "epochs" not in layout.factors and axis_runs.groupby("algorithm")["epochs"].nunique().max() > 1:
         epochs = " or ".join(f"{value:g}" for value in sorted(set(axis_runs["epochs"])))
         notes.append(f"Trained for {counted(epochs, 'epoch')}.")
     low, high = points["mean"] - points["half_width"], points["mean"] + points["half_width"]
