@@ -21,6 +21,7 @@ from pipeline.tracking.reader import Reader
 from pipeline.trials.arithmetic import CLAMPED
 from pipeline.trials.config import ConfigError, TrialConfig, settings
 from pipeline.trials.fields import UserError
+from pipeline.trials.kinds import UP_TO_ROUNDING, standing
 from pipeline.trials.mechanism import Mechanism
 from pipeline.trials.naming import abridged, run_name
 from pipeline.trials.part import SETTINGS, parts_of
@@ -279,6 +280,18 @@ def noise_sources(runs: pd.DataFrame) -> pd.Series:
     tracked = (runs if TRIAL in runs else with_trials(runs)).reindex(columns=[TRIAL, "noise"])
     sources = [trial.canonical().get("noise") if trial else noise for trial, noise in tracked.itertuples(index=False)]
     return pd.Series(sources, runs.index, dtype=object)
+
+
+def is_up_to_rounding(runs: pd.DataFrame) -> pd.Series:
+    """Whether last bits of a run's contributions are not covered: operators were not reviewed where it was trained."""
+    return runs.get("privacy.certified", pd.Series("", runs.index)) == UP_TO_ROUNDING
+
+
+def standing_of(runs: pd.DataFrame, sources: Sequence[str] | None = None) -> str:
+    """Return the standing of guarantees by the noise of runs, or by these sources: `kinds.standing`, `up to rounding`.
+    """
+    found = standing(noise_sources(runs).dropna() if sources is None else sources)
+    return UP_TO_ROUNDING if found == "certified" and is_up_to_rounding(runs).any() else found
 
 
 def relations(runs: pd.DataFrame, kind: str) -> pd.Series:

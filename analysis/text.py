@@ -9,9 +9,9 @@ import pandas as pd
 
 from analysis.labels import algorithm_labels, level_name, value_text
 from analysis.layout import AMOUNT, level
-from analysis.runs import ask, noise_sources, relations, trials_of
+from analysis.runs import ask, relations, standing_of, trials_of
 from pipeline.trials.config import TrialConfig
-from pipeline.trials.kinds import GUARANTEED, standing
+from pipeline.trials.kinds import GUARANTEED
 from pipeline.trials.naming import counted
 
 PROTECTED = {"label": "labels only", "claimed": "no guarantee"}  # kinds that do not protect whole records
@@ -79,7 +79,7 @@ def epsilon_text(kind: str, runs: pd.DataFrame, points: pd.DataFrame | None = No
     """
     if points is None:
         points = runs.assign(relation=relations(runs, kind))
-    guarantee_standing = standing(noise_sources(runs).dropna()) if kind in GUARANTEED else ""
+    guarantee_standing = standing_of(runs) if kind in GUARANTEED else ""
     return under_assumptions(kind, points["relation"], points["sampler"], points["delta"], guarantee_standing)
 
 

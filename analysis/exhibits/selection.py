@@ -14,7 +14,16 @@ from analysis.exhibits.frontier.choice import PRICE, composed_epsilon
 from analysis.exhibits.frontier.points import tightest
 from analysis.exhibits.table import Table
 from analysis.labels import NO_VALUE
-from analysis.runs import ReportError, Sweep, load_runs, require_accuracy, require_one, trials_of, with_trials
+from analysis.runs import (
+    ReportError,
+    Sweep,
+    load_runs,
+    require_accuracy,
+    require_one,
+    standing_of,
+    trials_of,
+    with_trials,
+)
 from analysis.text import under_assumptions
 from pipeline.accounting import Epsilon, account
 from pipeline.accounting.evaluations import holds_out, scores_are_covered
@@ -23,7 +32,7 @@ from pipeline.experiment.experiment import Experiment
 from pipeline.experiment.past import NO_PAST
 from pipeline.experiment.prices import choice_findings, choice_statement, epsilon_of_choice
 from pipeline.tracking.artifacts import DONE
-from pipeline.trials.kinds import GUARANTEED, certified_trials, noise_statement, sentence, standing
+from pipeline.trials.kinds import GUARANTEED, certified_trials, noise_statement, sentence
 from pipeline.trials.naming import counted, run_name
 from pipeline.trials.ranking import leaders
 
@@ -150,7 +159,7 @@ def choose(experiment: Experiment, runs: pd.DataFrame, paid: Epsilon | None = No
         alone=next(found for found in account(trial, trial.epochs) if found.kind == "certified"),  # the tightest
         trials=len(certified) if plan.publishes_all else None,  # random stopping keeps the number secret
         others=len(tracked) - len(certified), unscored=len(certified) - len(compared),
-        standing=standing(trial.noise for trial in certified_trials(covered)),
+        standing=standing_of(runs, [trial.noise for trial in certified_trials(covered)]),
         scores=SCORES_COVERED if scores_are_covered(covered) else SCORES,
         gone=len(certified_trials(past.trials)), equals=len(leaders(scores)) - 1 if plan.publishes_all else 0)
 

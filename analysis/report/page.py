@@ -68,7 +68,7 @@ class TrialColumn(NamedTuple):
 class Guarantee(NamedTuple):
     """The guarantee of one kind of epsilon in words, and its standing.
 
-    `standing` is `certified`, `simulated` (noise from recorded seeds) or `partly simulated`; empty without a guarantee.
+    `standing` is from `runs.standing_of`; empty without a guarantee.
     """
 
     kind: str

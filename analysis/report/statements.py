@@ -13,14 +13,16 @@ from analysis.exhibits.selection import Choice
 from analysis.exhibits.table import Table
 from analysis.labels import short
 from analysis.report.page import Guarantee
-from analysis.runs import noise_sources, relations
+from analysis.runs import is_up_to_rounding, noise_sources, relations, standing_of
 from pipeline.accounting.label import RELATION as LABEL_RELATION
 from pipeline.accounting.statement import relation_of_kind
 from pipeline.experiment.experiment import Experiment
-from pipeline.trials.kinds import GUARANTEED, KINDS, noise_statement, sentence, standing
+from pipeline.trials.kinds import GUARANTEED, KINDS, UP_TO_ROUNDING, noise_statement, sentence
 from pipeline.trials.naming import counted
 
 NONE = "No guarantee: these trials log no ε of any kind ({count}). The assumptions below say why."
+ROUNDED = (" For {count} trials last bits of contributions are not covered: operators of their network were not "
+           "reviewed for the torch and device that trained them.")
 NO_GUARANTEE = "none"
 # By kind: with secret noise, and with noise from a recorded seed, which only simulates the guarantee.
 GUARANTEES = {"certified": ("certified", "simulated"), "label": ("labels only", "labels only, simulated")}
@@ -37,7 +39,7 @@ def kinds_of(runs: pd.DataFrame) -> list[str]:
 def guarantees(runs: pd.DataFrame) -> pd.Series:
     """Return the strongest guarantee of each run, from the kinds of its logged epsilons and the source of its noise.
 
-    It is `certified`, `simulated`, `labels only`, `labels only, simulated`, or `none`.
+    It is `certified`, `up to rounding`, `simulated`, `labels only`, `labels only, simulated`, or `none`.
     """
     words = pd.Series(NO_GUARANTEE, runs.index)
     for kind in reversed(GUARANTEED):  # the stronger one comes last and overwrites the other
@@ -48,7 +50,8 @@ def guarantees(runs: pd.DataFrame) -> pd.Series:
 def _guarantees_of(kind: str, runs: pd.DataFrame) -> pd.Series:
     """Return the guarantee of one kind of epsilon, which all of these runs have, in the words of `guarantees`."""
     secret, recorded = GUARANTEES.get(kind, (NO_GUARANTEE, NO_GUARANTEE))
-    return (noise_sources(runs) == "secure").map({True: secret, False: recorded})
+    words = (noise_sources(runs) == "secure").map({True: secret, False: recorded})
+    return words.mask(is_up_to_rounding(runs), UP_TO_ROUNDING)
 
 
 def state(runs: pd.DataFrame, choice: Choice | None = None) -> list[Guarantee]:
@@ -66,7 +69,9 @@ def state(runs: pd.DataFrame, choice: Choice | None = None) -> list[Guarantee]:
         elif not runs_of_kind.empty and guarantees_something:
             sources = noise_sources(runs_of_kind).dropna()
             said = f"{text} {_neighbours(relations(runs_of_kind, kind))}{sentence(noise_statement(sources))}"
-            statements.append(Guarantee(kind, said, True, standing(sources)))
+            if n_rounded := int(is_up_to_rounding(runs_of_kind).sum()):
+                said += ROUNDED.format(count=f"{n_rounded} of {len(runs_of_kind)}")
+            statements.append(Guarantee(kind, said, True, standing_of(runs_of_kind)))
         elif not runs_of_kind.empty:
             statements.append(Guarantee(kind, text, False))
     n_without = int(runs[_epsilons(runs)].isna().all(axis=1).sum())

@@ -14,7 +14,7 @@ from pipeline.accounting.finite_precision import DELTA_SHARE, optical_enlargemen
 from pipeline.accounting.label import RELATION as LABEL_RELATION
 from pipeline.accounting.label import label_epsilons
 from pipeline.trials.config import TrialConfig
-from pipeline.trials.kinds import GUARANTEED, KINDS
+from pipeline.trials.kinds import GUARANTEED, KINDS, UP_TO_ROUNDING
 from pipeline.trials.naming import abridged, counted, to_ascii
 from pipeline.trials.sampler import relation_of
 
@@ -103,7 +103,7 @@ def with_own_network(tags: Mapping[str, str], why_alone: str, is_reviewed: bool)
                   "outside of the module (globals, class attributes, closures, files, native code) is its author's "
                   "statement")
     if certified == "true" and not is_reviewed:
-        certified = "up to rounding"
+        certified = UP_TO_ROUNDING
         notes += ("; operators are not reviewed for this version of torch on this device: contributions are "
                   "independent up to float32 rounding; last bits not covered")
     return {**tags, "privacy.certified": certified, "privacy.notes": notes,
@@ -195,8 +195,11 @@ def _gaussian_notes(trial: TrialConfig, tightest: Epsilon) -> list[str]:
     notes += [f"that {assumption} is stated by the extension '{extension}': {reason}"
               for assumption, extension, reason in statements if reason]
     if parts.network.own:
-        notes.append(f"network '{trial.network}' computes each record's contribution alone; that it keeps nothing in "
-                     "Python between two calls is its author's affair")
+        notes.append(f"network '{trial.network}' computes each record's contribution alone; that its code keeps "
+                     "nothing of a record in Python until the next call is for its author to say")
+        if trial.secure or trial.exact:
+            notes.append("where operators are not reviewed for the torch and device that train it, last bits of "
+                         "contributions are not covered (the tag privacy.certified says `up to rounding`)")
     if parts.projector.hardware:
         notes.append("presupposes that the device projects every record without crosstalk from others")
     return notes

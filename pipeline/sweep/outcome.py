@@ -25,7 +25,7 @@ from pipeline.tracking.backend import MAX_TAG_LENGTH
 from pipeline.tracking.store import Store
 from pipeline.tracking.ui import SETTING, VIEW
 from pipeline.trials.config import TrialConfig
-from pipeline.trials.kinds import GUARANTEED
+from pipeline.trials.kinds import GUARANTEED, UP_TO_ROUNDING
 from pipeline.trials.naming import counted, noise_setting, setting_key, to_ascii
 from pipeline.trials.ranking import who_leads
 from pipeline.trials.records import ACCURACY
@@ -103,7 +103,7 @@ def _epsilon_in_words(runs: Sequence[TrackedRun]) -> str:
         logged = [[value for name, value in run.metrics.items() if name.startswith(f"epsilon/{kind}/")] for run in runs]
         if all(logged):
             standings = {run.tags.get("privacy.certified", "") for run in runs} if kind == "certified" else {""}
-            standing = next((weaker for weaker in ("simulated", "up to rounding") if weaker in standings), kind)
+            standing = next((weaker for weaker in ("simulated", UP_TO_ROUNDING) if weaker in standings), kind)
             return f"epsilon {max(map(min, logged)):.4g} ({standing})"
     return "no epsilon"
 

@@ -43,6 +43,7 @@ KINDS = {
     "imported": Kind(False, "Said by its source; nothing was trained or accounted for here."),
 }
 GUARANTEED = ("certified", "label")  # of a single trial, the stronger one first
+UP_TO_ROUNDING = "up to rounding"  # standing of a certified trial if last bits of its contributions are not covered
 RECORDED = "simulate the guarantee, and a release needs secret noise"
 SECRET = "come from the operating system, and nothing of them is recorded"
 

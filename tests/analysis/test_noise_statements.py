@@ -57,6 +57,8 @@ def test_a_runs_guarantee_is_by_its_epsilon_and_its_noise():
     runs = frame(["research", "secure", "research"], ["research", "secure"])
     assert guarantees(runs).tolist() == ["simulated", "certified", "simulated", "labels only, simulated", "labels only",
                                          "none"]
+    rounded = runs.assign(**{"privacy.certified": ["simulated", "up to rounding", "simulated", *["false"] * 3]})
+    assert guarantees(rounded).tolist()[:3] == ["simulated", "up to rounding", "simulated"]
     without = runs.assign(**{"epsilon/certified/gdp": np.nan})
     assert guarantees(without).tolist() == ["none"] * 3 + ["labels only, simulated", "labels only", "none"]
     twice = guarantees(pd.concat([runs, runs]))  # two sweeps side by side
@@ -89,6 +91,8 @@ def test_what_is_said_of_a_guarantee_follows_from_the_noise_of_its_own_trials():
     choice = Choice("bp", "key", 0.9, 0.9, alone, price, "", 4, 0, "Its own noise.", "partly simulated")
     told["a choice among other trials"] = on_page(frame(["secure"]), choice)
     told["a choice that nothing covers"] = on_page(frame(["secure"]), replace(choice, selected=None))
+    rounded = {"privacy.certified": ["true", "up to rounding", "false"]}
+    told["a network whose operators were not reviewed"] = on_page(frame(["secure", "secure"]).assign(**rounded))
     told["every kind"] = on_page(frame(["research"], ["research"]).assign(
         **{"epsilon/column/x": 1.0, "epsilon/audited/one_run": 0.5}))
     told |= {f"choice: {name}": choice_statement(*case) for name, case in CHOICES.items()}
