@@ -61,6 +61,8 @@ SMALL, LOW, MANY = 1.55, 1.7, 4  # the same where there are more panels than `MA
 LETTER = 0.066  # inches that a letter takes at most, on average
 MOST_LABEL_LINES = 3  # of an entry of a legend
 SHIFT, WIDEST = 3.0, 15.0  # points (1/72 inch) between two lines, as bars must not cover each other; and of all
+MARKER = 3.0  # points that half a marker takes, with its edge
+NEAR = 0.03  # relative difference of two values of x up to which bars would cover each other
 LEAST_AXES, TOLERANCE, ROUND_UP = 0.5, 0.01, 0.05  # inches: of a figure that fits its width
 LEAST_SPAN = 0.04  # of an axis, as a share of the quantity's range
 LARGE_TICK = 1e5  # from here on, labels of ticks have powers of ten
@@ -311,8 +313,7 @@ def present(table: pd.DataFrame) -> list[str]:
 def curve(ax: Axes, points: pd.DataFrame, x: str, algorithm: str, shift: float, **line_properties: Any) -> None:
     """Plot means over column `x`, with 95% t intervals as bars if n > 1.
 
-    The curve is shifted to the right, by points of 1/72 inch, as bars at one x must not cover each other. Results of
-    others have no algorithm.
+    The curve is shifted to the right, by points of 1/72 inch. Results of others have no algorithm.
     """
     points = points.sort_values(x)
     shifted = ax.transData + ScaledTranslation(shift / 72, 0, ax.figure.dpi_scale_trans)
@@ -326,7 +327,8 @@ def curve(ax: Axes, points: pd.DataFrame, x: str, algorithm: str, shift: float, 
     svg.tag(ax.add_collection(collection), algorithm)
     ax.update_datalim(bars.reshape(-1, 2))
     ax.update_datalim(points[[x, "mean"]].to_numpy())
-    ax.margins(x=0.1)
+    room = (abs(shift) + MARKER) / 72 / _inches(ax)[0]  # as a share of the axis
+    ax.margins(x=max(0.1, ax.get_xmargin(), 1.5 * room))  # 1.5, as margins are shares of an axis without them
     ax.autoscale_view()
 
 
@@ -343,12 +345,22 @@ def _marker_text(point: Mapping[str, Any], x: str, label: str) -> str:
 
 def curves(ax: Axes, points: pd.DataFrame, x: str, found: Mapping[tuple[Any, ...], Mapping[str, Any]],
            lines: Sequence[str] = ()) -> None:
-    """Plot a `curve` for each line of `looks` that has points, shifted so that bars do not overlap."""
+    """Plot a `curve` for each line of `looks` that has points; those that `meet` another stand beside each other."""
     groups = dict(list(points.groupby(["algorithm", *lines], sort=False, dropna=False)))
     shown = [key for key in found if key in groups]
-    step = min(SHIFT, WIDEST / len(shown))
-    for place, key in enumerate(shown):
-        curve(ax, groups[key], x, key[0], step * (place - (len(shown) - 1) / 2), **found[key])
+    shifts = dict.fromkeys(shown, 0.0)
+    beside = [key for key in shown if any(meet(groups[key], groups[other], x) for other in shown if other != key)]
+    for place, key in enumerate(beside):
+        shifts[key] = min(SHIFT, WIDEST / len(beside)) * (place - (len(beside) - 1) / 2)
+    for key, shift in shifts.items():
+        curve(ax, groups[key], x, key[0], shift, **found[key])
+
+
+def meet(points: pd.DataFrame, others: pd.DataFrame, x: str) -> bool:
+    """Whether two lines have points at the same x, or almost, where the bar of one would be covered."""
+    is_near = np.isclose(points[[x]].to_numpy(float), others[x].to_numpy(float), rtol=NEAR, atol=0)  # [points, others]
+    has_bar = np.maximum(points[["n"]].to_numpy(), others["n"].to_numpy()) > 1
+    return bool((is_near & has_bar).any())
 
 
 def handles(found: Mapping[tuple[Any, ...], Mapping[str, Any]]) -> list[Artist]:
@@ -403,8 +415,9 @@ def within(ax: Axes, low: float, high: float) -> None:
     """
     bottom, top = ax.get_ylim()
     widen = max(0.0, LEAST_SPAN * (high - low) - (top - bottom)) / 2
-    margin = 0.004 * (high - low)  # less than a tick: none is named beyond the range
-    ax.set_ylim(max(bottom - widen, low - margin), min(top + widen, high + margin))
+    bottom, top = bottom - widen, top + widen
+    margin = MARKER / 72 / _inches(ax)[1] * (top - bottom)  # less than a tick: none is named beyond the range
+    ax.set_ylim(max(bottom, low - margin), min(top, high + margin))
 
 
 def row_name(own: Mapping[str, Any]) -> str:

@@ -276,6 +276,24 @@ def check_print(figure, width):
     assert not width or figure.get_figwidth() == width
 
 
+@pytest.mark.parametrize(("n", "shifts"), [(3, [0, -1.5, 1.5]), (1, [0, 0, 0])])
+def test_lines_stand_beside_each_other_where_their_bars_meet_and_no_marker_is_cut(n, shifts):
+    rows = [{"algorithm": name, "epsilon": epsilon, "mean": mean, "low": mean - 1, "high": mean, "n": n,
+             "half_width": 1} for name, *epsilons in (("bp", 1.36, 9.4), ("dfa", 0.93, 6.5), ("tdfa", 0.931, 6.48))
+            for epsilon, mean in zip(epsilons, (90, 100), strict=True)]
+    ax = Figure(figsize=(1.3, 1.3), layout="constrained").subplots()
+    style.curves(ax, pd.DataFrame(rows), "epsilon", style.looks(pd.DataFrame(rows)))
+    style.log_axis(ax, [0.93, 9.4])
+    style.within(ax, 0, 100)
+    ax.figure.canvas.draw()
+    for line, shift in zip(ax.lines, shifts, strict=True):
+        at = line.get_transform().transform(line.get_xydata())
+        moved = (at - ax.transData.transform(line.get_xydata()))[:, 0] * 72 / ax.figure.dpi
+        assert moved == pytest.approx([shift, shift])
+        half = line.get_markersize() / 2 * ax.figure.dpi / 72
+        assert (at - half > ax.bbox.min).all() and (at + half < ax.bbox.max).all()
+
+
 def test_a_figure_that_cannot_fit_its_width_says_which_would():
     trials = grid(sigma=SIGMAS, tau_h=[value / 1000 for value in range(1001, 1012)])
     too_narrow = pytest.raises(ReportError, match="width of 4.1 .*--width 4.1")

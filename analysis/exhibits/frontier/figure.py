@@ -95,7 +95,7 @@ def _dots(panels: Sequence[Panel], lines: Sequence[str], found: dict[Any, Any]) 
 def frontier_axes(points: pd.DataFrame, ax: Axes) -> Axes:
     """Plot a metric against epsilon (log axis): a line per algorithm with 95% t intervals as bars, and a legend.
 
-    Lines are shifted by up to `style.SHIFT` points, so that bars do not overlap.
+    Lines that have points at one epsilon are shifted, `style.SHIFT` points or less apart, so that bars do not overlap.
 
     Args:
         points: from `analysis.exhibits.frontier.points.frontier`.
@@ -119,13 +119,14 @@ def frontier_axes(points: pd.DataFrame, ax: Axes) -> Axes:
 
 
 def draw_panel(panel: Panel, ax: Axes, found: dict[Any, Any], lines: Sequence[str] = ()) -> None:
-    """Plot the lines of one panel, on a log axis; results from files of others stand to the right of all lines."""
+    """Plot the lines of one panel, on a log axis; results from files of others that meet a line stand to the right."""
     _check(panel.points)
     points, marked = panel.points, panel.marked
     metric = METRICS[common_value(points["metric"])]
     style.curves(ax, points, "epsilon", found, lines)
     for series in others.series_of(marked):
-        series.draw(ax, shift=style.SHIFT * (len(found) + 1) / 2)
+        is_beside = style.meet(series.points, points, "epsilon")
+        series.draw(ax, shift=style.SHIFT * (len(found) + 1) / 2 if is_beside else 0)
     epsilons = compared_epsilon(points)
     outside = ~marked["epsilon"].between(epsilons.min(), epsilons.max())
     kind = common_value(points["kind"])
