@@ -17,7 +17,7 @@ from pipeline.learning.data.dataset import Dataset, load_for
 from pipeline.learning.export import read as read_export
 from pipeline.learning.model import TrainedModel, model_of
 from pipeline.learning.train import train as train_pack
-from pipeline.tracking.artifacts import changed_networks, config_of
+from pipeline.tracking.artifacts import code_remarks, config_of
 from pipeline.tracking.reader import Reader
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.datasets import DATASETS
@@ -116,7 +116,8 @@ def load_model(run: str | os.PathLike[str] | Mapping[str, Any], store: Reader | 
         store: folder of the tracking store (MLFLOW_TRACKING_URI overrides it), its URI, or a reader of it.
 
     Warns:
-        UserWarning: for a network of your own whose file is not the one that was trained, under the same version.
+        UserWarning: for a network of your own whose version or file is not the one that was trained, or if nothing can
+            tell whether the file is.
 
     Raises:
         TrackingError: for a trial that does not exist or has not ended.
@@ -130,11 +131,13 @@ def load_model(run: str | os.PathLike[str] | Mapping[str, Any], store: Reader | 
         torch.Size([360, 10])
     """
     if isinstance(run, os.PathLike) or (isinstance(run, str) and os.path.isdir(run)):
-        return model_of(*read_export(Path(run)))
-    reader = Reader.of(store)
-    key_or_id = run if isinstance(run, str) else run["run_id"]
-    tracked = reader.trial(key_or_id)
-    trial = config_of(tracked)
-    for line in changed_networks([tracked], [trial]):
+        trial, weights = read_export(Path(run))
+        remarks = code_remarks(trial)
+    else:
+        reader = Reader.of(store)
+        tracked = reader.trial(run if isinstance(run, str) else run["run_id"])
+        trial, weights = config_of(tracked), reader.weights(tracked)
+        remarks = code_remarks(trial, tracked)
+    for line in remarks:
         warnings.warn(line, stacklevel=2)
-    return model_of(trial, reader.weights(tracked))
+    return model_of(trial, weights)

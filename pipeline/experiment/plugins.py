@@ -14,7 +14,7 @@ from typing import Any
 
 from pipeline.experiment.yaml_text import located, parse_yaml
 from pipeline.trials import declared_table
-from pipeline.trials.fields import ConfigError
+from pipeline.trials.fields import ConfigError, suggestion
 from pipeline.trials.guard import INSTALLED, guarded
 
 LOADED: dict[str, str] = {}  # of loaded plugins: name -> digest of its source, or of what a table's file declares
@@ -47,18 +47,29 @@ def load_plugins(names: Sequence[str], folder: Path) -> None:
             LOADED[name] = _register_table(folder / name)
         elif name not in LOADED:  # a reload could record a newer digest than that of the code that runs
             LOADED[name] = _import(name, folder)
+        _refuse_other(name, folder)
 
 
 def _import(name: str, folder: Path) -> str:
     def refused(line: str) -> ConfigError:
         is_missing = line.startswith(f"ModuleNotFoundError: No module named '{name.partition('.')[0]}")
-        remedy = f"; it must be a module in {folder.absolute()}, or one that is installed" if is_missing else ""
+        near = suggestion(name.removesuffix(".py"), [file.stem for file in folder.glob("*.py")])
+        remedy = f"; {near}it must be a module in {folder.absolute()}, or one that is installed" if is_missing else ""
         return ConfigError(f"plugins: '{name}' cannot be imported ({line}){remedy}")
 
     with guarded(refused):
         file = importlib.import_module(name).__file__ or ""
         INSTALLED.add(file)
         return source_digest(file)
+
+
+def _refuse_other(name: str, folder: Path) -> None:
+    """Refuse a module beside the file if Python has another one by its name."""
+    stem, taken = folder.absolute() / name.replace(".", "/"), getattr(sys.modules.get(name), "__file__", None)
+    for beside in (stem / "__init__.py", stem.with_name(f"{stem.name}.py")):
+        if taken and beside.is_file() and source_digest(str(beside)) != source_digest(taken):
+            raise ConfigError(f"plugins: '{name}' must be one module, got {beside} and {taken}, which Python loads; "
+                              "rename one, or start Python in the folder of the experiment file")
 
 
 def source_digest(file: str) -> str:

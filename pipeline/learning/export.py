@@ -15,7 +15,7 @@ from safetensors.torch import load as tensors_of
 
 from pipeline.accounting.statement import RECORDED, relation_of_kind
 from pipeline.learning.model import model_of
-from pipeline.tracking.artifacts import CONFIG, WEIGHTS, TrackedRun, changed_networks, config_of
+from pipeline.tracking.artifacts import CONFIG, WEIGHTS, TrackedRun, code_remarks, config_of, missing_extension
 from pipeline.tracking.reader import Reader
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.declared_table import LEVELS, Column, TableSpec
@@ -76,6 +76,8 @@ def export(store: Reader, name: str, folder: Path | None = None) -> Exported:
     folder = folder or Path("exports", name)  # not a tag of the run, which may name another folder
     if folder.exists():
         raise UserError(f"--out: must be a folder that does not exist yet, got {folder}; nothing is overwritten")
+    if extension := missing_extension(run.params):
+        raise ConfigError(f"run: {extension}: `photonic export {name} FILE`")
     files = {file: store.artifact(run, file) for file in (WEIGHTS, CONFIG)}
     files[PRIVACY] = (json.dumps(_privacy(run), indent=2) + "\n").encode()
     files["metrics.csv"] = _metrics(store, run)
@@ -83,7 +85,7 @@ def export(store: Reader, name: str, folder: Path | None = None) -> Exported:
     try:
         trial = config_of(run)
         what = f"network {trial.network}, trained on {trial.parts.data.label} by {trial.parts.feedback.label}"
-        remarks = changed_networks([run], [trial])
+        remarks = code_remarks(trial, run)
         program = model_of(trial, store.weights(run)).program()
         files[CLASSES] = "".join(f"{name}\n" for name in _classes(trial)).encode()
         predict = _predict(trial)
@@ -166,7 +168,7 @@ def _predict(trial: TrialConfig) -> str:
     shape = spec.shape if features.raw else features.shape(trial)
     n = " x ".join(map(str, shape))
     norm = f", and then gives it the norm {trial.input_norm:g}" if trial.input_norm else ""
-    if isinstance(spec, TableSpec):
+    if isinstance(spec, TableSpec) and features.raw:
         records = f"A record has these inputs, uint8, in this order: {'; '.join(map(_inputs, spec.columns))}."
     elif features.raw:
         records = f"A record is {n} whole numbers (images: channels, rows, columns), from 0 to {spec.scale:g}."

@@ -18,8 +18,9 @@ from pipeline.experiment.search import Search, nothing_fits
 from pipeline.sweep.checks import bundle, check_machine, check_trials, local_offer, slots
 from pipeline.sweep.estimate import Estimate, estimate
 from pipeline.terminal import aligned
-from pipeline.tracking.artifacts import TrackedRun, done_of, reused_text
+from pipeline.tracking.artifacts import TrackedRun, changed_networks, done_of, reused_text
 from pipeline.trials.config import TrialConfig, settings
+from pipeline.trials.declared_table import TableSpec
 from pipeline.trials.fields import plain
 from pipeline.trials.naming import computed_features, counted, duration
 from pipeline.trials.packs import Pack, plan
@@ -39,6 +40,7 @@ class DryRun:
     packs: tuple[Pack, ...]  # of the trials that are neither done nor taken over, in the order of their start
     done: int = 0  # trials that the store has
     taken_over: str = ""  # how many trials other sweeps of the store have, by sweep; empty for none
+    changed: tuple[str, ...] = ()  # on users' networks whose file has changed since trials of the store
     exhausted: str = ""  # why a search trains nothing: its name's trials have spent the budget; empty if it trains
 
     @property
@@ -67,7 +69,8 @@ def preview(experiment: Experiment, workers: int | None, root: Path | None = Pat
     packs = plan(to_train, requested, at_once)
     estimated = estimate(packs, at_once, opus=1, threads=max(1, int(requested.cpu)),
                          device="cuda" if requested.gpu else "cpu", until=until) if packs else Estimate(0.0)
-    return DryRun(shown, estimated, at_once, tuple(packs), len(done), taken_over, exhausted)
+    return DryRun(shown, estimated, at_once, tuple(packs), len(done), taken_over,
+                  tuple(changed_networks(runs, begun.possible)), exhausted)
 
 
 def _to_train(experiment: Experiment, done: set[str], root: Path | None) -> tuple[list[TrialConfig], str]:
@@ -140,7 +143,7 @@ def as_json(run: DryRun) -> str:
             for pack, source in run.estimate.guessed],
         "ignored": experiment.ignored, "preset": list(experiment.advice),
         "alone": list(_computed_alone(experiment)),
-        "best": list(_prices(experiment)), "past": list(experiment.past.lines(experiment.trials)),
+        "best": list(_prices(experiment)), "past": [*experiment.past.lines(experiment.trials), *run.changed],
         "search": [*experiment.plan.lines(), *budget_lines(experiment)],
         "scores": list(score_lines(experiment.possible)), "epsilons": list(bound_lines(experiment.trials))}, indent=2)
 
@@ -167,6 +170,9 @@ def as_lines(run: DryRun) -> Iterator[str]:
     if maps := computed_features(experiment.trials):
         yield (f"features: {', '.join(maps)}, computed before training or read from the cache, once for each setting, "
                "and not in the estimate")
+    for table in dict.fromkeys(trial.dataset for trial in experiment.trials
+                               if trial.parts.features.of_file and isinstance(trial.parts.data.spec, TableSpec)):
+        yield f"features: those of the file alone; the columns of the table '{table}' are not used"
     if experiment.ignored:
         yield f"ignored: {experiment.ignored}"
     yield from experiment.advice
@@ -177,7 +183,7 @@ def as_lines(run: DryRun) -> Iterator[str]:
     yield from score_lines(experiment.possible)
     yield from experiment.plan.lines()
     yield from budget_lines(experiment)
-    yield from experiment.past.lines(experiment.trials)
+    yield from (*experiment.past.lines(experiment.trials), *run.changed)
 
 
 def _pack_rows(run: DryRun, varied: Sequence[str]) -> list[tuple[str, ...]]:

@@ -18,7 +18,7 @@ from pipeline.sweep.checkpoints import Checkpoints
 from pipeline.sweep.clock import SECONDS
 from pipeline.sweep.lock import MISSED_BEATS, job_of, local_driver, place, remote_lease
 from pipeline.sweep.private import PrivateFolder
-from pipeline.tracking.artifacts import DONE, ENDED, STATUSES, TrackedRun, reused_text
+from pipeline.tracking.artifacts import DONE, ENDED, STATUSES, TrackedRun, changed_networks, reused_text
 from pipeline.tracking.backend import OtherFormat
 from pipeline.tracking.reader import Reader
 from pipeline.trials.config import ConfigError
@@ -128,7 +128,8 @@ def read(store: Reader, name: str, experiment: Experiment | None = None, words: 
                       search=_search(decisions, max(0, n_open), len(runs)) if decisions else "",
                       budget=_budget(store) if store.is_open else None,
                       on_cluster=len(last.get("nodes", ())) > 1, nodes=noted.get("nodes"), in_use=noted.get("in_use"),
-                      past=(*refused, *(experiment.past.lines(experiment.trials) if experiment else ())),
+                      past=(*refused, *((*experiment.past.lines(experiment.trials), *changed_networks(
+                          runs.values(), experiment.possible)) if experiment else ())),
                       taken_over=reused_text(run for run in runs.values() if run.status in DONE),
                       left_seconds=_left_seconds(runs_of_driver, trials, unknown) if driver else None)
 

@@ -212,6 +212,19 @@ def changed_networks(runs: Iterable[TrackedRun], trials: Iterable[TrialConfig]) 
     return list(remarks.values())
 
 
+def code_remarks(trial: TrialConfig, run: TrackedRun | None = None) -> list[str]:
+    """Return what to know before a trial's weights meet the loaded code of a user's network; of its run, if known."""
+    network: Any = trial.parts.network
+    if not network.own:
+        return []
+    said = f"network '{network.name}': trained under version {trial.network_version}"
+    if trial.network_version != network.version:
+        return [f"{said}, loaded now is version {network.version}, whose code its weights go through"]
+    if run and run.tags.get(f"plugin.{network.build.__module__}", NOT_RECORDED) == NOT_RECORDED:
+        return [f"{said}; nothing can tell whether its file has changed, as its code was not recorded"]
+    return changed_networks([run], [trial]) if run else []
+
+
 def done_of(runs: Iterable[TrackedRun]) -> dict[str, str]:
     """Return trial_key -> status of the runs that are trained no more."""
     return {run.trial_key: run.status for run in runs if run.status in ENDED}

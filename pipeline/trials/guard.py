@@ -81,7 +81,7 @@ def place_of(error: BaseException) -> str:
         return ""
     frames_of_users = [frame for frame in frames if _is_of_users(frame)]
     last = (frames_of_users or frames)[-1]
-    return f"{Path(last.filename).name}:{last.lineno}"
+    return "" if last.filename.startswith("<frozen") else f"{Path(last.filename).name}:{last.lineno}"
 
 
 def _place(error: BaseException) -> str:

@@ -120,7 +120,7 @@ def test_the_lines_of_the_readme_predict_as_the_model_does_without_this_package(
     data = load_dataset("digits")
     images, expected = data.test_x.view(-1, 1, 8, 8), []
     for name, settings in HANDED_ON.items():
-        store, trial = sweep(settings)
+        store, trial = sweep(settings, {"plugin.some_networks": LOADED["some_networks"]})
         files, no_program, _ = export(store, trial.trial_key, tmp_path / name)
         assert not no_program and [file.name for file in files] == NAMES
         records = images if trial.parts.features.raw else features(data, trial)[1].float()
@@ -167,8 +167,8 @@ def test_the_experiment_file_loads_the_network_of_a_trial(tmp_path, sweep, capsy
     (tmp_path / "some_networks.py").write_text((DATA / "some_networks.py").read_text())
     words = ["export", trial.trial_key, "--mlruns", str(tmp_path)]
     with forgotten_plugins():
-        assert main([*words, "--out", str(tmp_path / "without")]) == 0
-        assert "give the command the experiment file" in capsys.readouterr().out
+        assert main([*words, "--out", str(tmp_path / "with")]) == 2
+        assert capsys.readouterr().err.endswith(f"`photonic export {trial.trial_key} FILE`\n")  # and writes nothing
         assert main([*words, str(tmp_path / "e.yaml"), "--out", str(tmp_path / "with")]) == 0
     assert [file.name for file in sorted((tmp_path / "with").iterdir())] == NAMES
 
@@ -179,7 +179,12 @@ def test_a_network_whose_code_has_changed_is_told_wherever_its_weights_meet_it(t
     with forgotten_plugins():
         load_plugins(["some_networks"], tmp_path)
         _, trial = sweep(HANDED_ON["own"], {"plugin.some_networks": LOADED["some_networks"]})
+        _, secret = sweep({**HANDED_ON["own"], "seed": 1}, {"plugin.some_networks": "not recorded"})
         load_model(trial.trial_key, tmp_path)  # warnings are errors in tests
+        with pytest.warns(UserWarning, match=": trained under version 1; nothing can tell whether its file has chang"):
+            load_model(secret.trial_key, tmp_path)
+    (tmp_path / "e.yaml").write_text("name: exported\nplugins: [some_networks]\nbase: {dataset: digits, batch_size: "
+                                     "64, epochs: 1, network: convolutions}\n")
     module.write_text(f"{code}# changed\n")
     with forgotten_plugins():
         load_plugins(["some_networks"], tmp_path)
@@ -189,6 +194,18 @@ def test_a_network_whose_code_has_changed_is_told_wherever_its_weights_meet_it(t
             load_model(trial.trial_key, tmp_path)
         assert main(["export", trial.trial_key, "--mlruns", str(tmp_path), "--out", str(tmp_path / "out")]) == 0
         assert re.search(f"^{said}", capsys.readouterr().out, re.MULTILINE)
+        for command in ["status"], ["sweep", "--dry-run"]:
+            assert main([*command, str(tmp_path / "e.yaml"), "--mlruns", str(tmp_path)]) == 0
+            assert re.search(f"^ *{said}", capsys.readouterr().out, re.MULTILINE), command
+    module.write_text(code.replace("version=1", "version=2"))
+    with forgotten_plugins():
+        load_plugins(["some_networks"], tmp_path)
+        said = "network 'convolutions': trained under version 1, loaded now is version 2"
+        for run in trial.trial_key, tmp_path / "out":
+            with pytest.warns(UserWarning, match=f"^{said}"):
+                load_model(run, tmp_path)
+        assert main(["export", trial.trial_key, "--mlruns", str(tmp_path), "--out", str(tmp_path / "newer")]) == 0
+        assert f"\n{said}" in capsys.readouterr().out
 
 
 def test_a_network_that_torch_cannot_export_is_told_and_its_weights_are_written(tmp_path, extensions, sweep, capsys):

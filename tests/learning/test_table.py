@@ -8,12 +8,14 @@ import pytest
 import torch
 import yaml
 from registries import forgotten_plugins
+from safetensors.numpy import save_file
 
 from pipeline.cli import main
 from pipeline.experiment.experiment import load_experiment
 from pipeline.experiment.plugins import LOADED, load_plugins
 from pipeline.learning.data.dataset import DataError, load
 from pipeline.learning.data.table_reader import table_records
+from pipeline.learning.export import _predict
 from pipeline.sweep.worker import prepare_node
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.declared_table import table_inputs
@@ -198,6 +200,17 @@ def test_another_file_of_the_name_is_refused_in_one_process_and_by_a_worker(tmp_
         declare(tmp_path, columns={"age": {"range": [0, 100]}})
         with pytest.raises(ConfigError, match=r"table: must be \w{16}, which patients.yaml declares, got \w{16}"):
             prepare_node([pickle.loads(trial)], None, tmp_path / "checkpoints", tmp_path / "log")
+
+
+def test_rows_of_a_feature_file_are_the_records_of_a_table(tmp_path, capsys):
+    declare(tmp_path)
+    save_file({name: np.zeros((2, 7), np.float32) for name in ("train", "test")}, tmp_path / "x.safetensors")
+    (tmp_path / "e.yaml").write_text(yaml.safe_dump({"plugins": ["patients.yaml"], "base": {
+        **TRIAL, "hidden": [4], "features": "file", "feature_file": "x.safetensors", "feature_source": "an encoder"}}))
+    assert main(["sweep", "--dry-run", str(tmp_path / "e.yaml"), "--mlruns", str(tmp_path)]) == 0
+    assert "; the columns of the table 'patients' are not used\n" in capsys.readouterr().out
+    (trial,) = load_experiment(tmp_path / "e.yaml").trials
+    assert "A record is a row of 7 features" in _predict(trial)
 
 
 def test_a_missing_declaration_and_a_missing_table_are_named(tmp_path):

@@ -1,5 +1,6 @@
 """Errors in code of users: one line with their file, from every command, and no record of a secure trial in it."""
 
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ from stored import records, stored
 from pipeline.auditing.audit import audit_trial
 from pipeline.cli import main
 from pipeline.experiment.experiment import load_experiment
+from pipeline.experiment.plugins import load_plugins
 from pipeline.learning.data.dataset import DataError, load, register_dataset
 from pipeline.learning.own.register import network
 from pipeline.sweep.worker import prepare_node
@@ -80,6 +82,18 @@ def test_a_plugin_that_cannot_be_imported_is_one_line(folder, capsys, text, says
         (line,) = capsys.readouterr().err.splitlines()
         assert line.startswith("error: plugins: 'mine' cannot be imported (") and says.partition(" (mine")[0] in line
         assert line.endswith(")"), "a module that is there need not be put elsewhere"
+
+
+def test_a_module_by_almost_that_name_is_proposed_and_another_one_by_that_name_is_refused(folder):
+    Path("a").mkdir()
+    for file in "resmlp_1.py", "a/resmlp_1.py":
+        Path(file).write_text(f"# {file}")
+    for name in "resmpl_1", "resmlp_1.py":
+        with pytest.raises(ConfigError, match=r"'(; '\w+' is not a package)?\); did you mean 'resmlp_1'\? it must be"):
+            load_plugins([name], folder)
+    sys.path.insert(0, str(folder))  # as Python does for a script there
+    with pytest.raises(ConfigError, match=f"one module, got {folder}/a/resmlp_1.py and {folder}/resmlp_1.py, which"):
+        load_plugins(["resmlp_1"], folder / "a")
 
 
 def test_what_no_other_guard_has_ends_the_command_in_one_line(folder, capsys):
