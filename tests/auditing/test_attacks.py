@@ -165,6 +165,8 @@ def test_two_point_audit_counts_only_what_did_not_choose_the_threshold():
     """Perfect separation in the first half, none in the second."""
     zeros, ones = (np.array([float(j)] * 500 + [0.7] * 500) for j in (0, 1))
     assert two_point_audit(zeros, ones) == 0 < two_point_audit(zeros[:500], ones[:500])
+    moved = (np.array([float(j)] * 500 + [10.0 + j] * 500) for j in (0, 1))  # each half by a threshold of its own
+    assert two_point_audit(*moved) == 0
     assert two_point_audit(np.full(1000, -math.inf), np.full(1000, math.inf)) == gdp_mu_lower(0, 500, 0, 500)
 
 

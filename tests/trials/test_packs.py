@@ -2,6 +2,7 @@ import pytest
 
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.packs import Pack, Resources, cost, default_pack_size, plan
+from pipeline.trials.shapes import n_parameters
 
 SIGMAS = (0.0, 0.01, 0.03, 0.05, 0.1, 0.2)
 TRIALS = [TrialConfig(algorithm=a, mechanism="photonic", sigma=s) for a in ("bp", "dfa", "pdfa") for s in SIGMAS]
@@ -27,6 +28,7 @@ def test_default_size_leaves_work_for_every_worker_and_fits_caches():
     assert [default_pack_size(small, n, 2, False) for n in (1, 8, 28, 80, 10_000)] == [1, 1, 4, 10, 32]
     assert [default_pack_size(large, 28, 2, on_gpu) for on_gpu in (False, True)] == [2, 4]
     assert default_pack_size(TrialConfig(hidden=(4096, 4096)), 28, 2, False) == 1
+    assert n_parameters(small.layers) == 64 * 64 + 64 + 64 * 64 + 64 + 64 * 10 + 10
 
 
 def test_packs_that_have_a_checkpoint_stay_as_they_are():
