@@ -55,7 +55,8 @@ def proposed(folder, cells, name="x"):
     ("visit", [str(n * n) for n in reversed(PLACES)], "row numbers or an identifier"),
     ("visit", [str(n) for n in DRAW.sample(range(500, 500 + N), N)], "row numbers or an identifier"),
     ("patient_id", [str(n) for n in DRAW.sample(range(10**5), N)], "an identifier: 100 different cells in 100 records"),
-    ("patientId", [str(n) for n in DRAW.choices(range(10**5), k=N // 2)] * 2, "an identifier: 50 different cells"),
+    ("patientId", [str(n) for n in DRAW.choices(range(10**5), k=N // 2)] * 2, "an identifier: 50 different cells in "
+     "100 records; epsilon protects one record: who has several is protected less, "),
     ("mrn", [str(n) for n in DRAW.sample(range(10**7, 10**8), N)], "an identifier: 100 different"),
     ("phone", [str(n) for n in DRAW.sample(range(10**8, 10**9), N)], "an identifier: 100 different"),
     ("who", [f"P{n:03}" for n in PLACES], "an identifier or free text: 100 different cells in 100 records"),

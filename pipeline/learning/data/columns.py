@@ -28,6 +28,7 @@ IDENTIFIER = {"id", "ids", "key", "uuid", "guid", "mrn", "ssn", "nr", "no", "num
                                              "subject", "record", "client", "member") for kind in ("id", "nr", "no"))}
 POSTCODE = {"zip", "zipcode", "postcode", "postal", "postleitzahl", "plz", "cap", "cp", "cep", "pincode", "postnummer"}
 CODE = {"code", "type", "kind", "class", "category", "group", "grade", "level", "status", "site", "region", "id", "typ"}
+SEVERAL = "; epsilon protects one record: who has several is protected less, and may be in both parts of the split"
 SIGNS = re.compile(r"^([^\w\s+.,-]{1,2}|[A-Z]{3}(?=\W)) ?| ?[^\d.,]{1,6}$")  # before and behind a number
 DATES = re.compile(
     r"(\d{4}[-/.]\d{1,2}([-/.]\d{1,2})?|\d{1,2}[-/.]\d{1,2}[-/.](\d{4}|\d\d)|\d{1,2}[-. ]?[^\W\d]{3,9}[-., ]+\d{2,4}"
@@ -131,7 +132,8 @@ def _identifier(column: SeenColumn) -> str:
     is_like_one = not column.numbers or is_named or (is_long and min(column.numbers) > 10**6)
     if (differ and is_like_one) or (is_named and n > max(MOST_CATEGORIES, 0.3 * n_there)):
         what = "an identifier" if column.numbers else "an identifier or free text"
-        return f"{what}: {n} different cells in {n_there} records"
+        several = SEVERAL if is_named and n < n_there else ""
+        return f"{what}: {n} different cells in {n_there} records{several}"
     return ""
 
 
