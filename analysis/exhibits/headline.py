@@ -30,7 +30,8 @@ MAX_NAMED = 3  # largest number of equal points in a sentence
 NO_EPSILON = "No verdict: no trial has an ε that guarantees anything; its noise, if any, is only a noise level."
 SELECTED = ("Selected ε is the epsilon of publishing the best of all trials compared for the best and for the "
             "next: those of one target_epsilon, and without a target those of any ε.")
-NO_CHOICE = "Each point has one setting, so there is no choice of settings to pay for."
+NO_CHOICE = ("Each point has one setting, so this sweep made no choice of settings to pay for; other sweeps on these "
+             "records, by which settings may have been chosen, are not counted.")
 NOT_COVERED = "not covered"  # cost of a choice that no epsilon covers
 LEADS, ELSEWHERE, COSTS = "The lead at each ε", "Other data sets and kinds of ε", "What choosing costs"
 
