@@ -166,7 +166,7 @@ def _answer(evidence: Evidence, dataset: str, kind: str) -> Headline:
     points = points.sort_values("mean", ascending=False, kind="stable")
     leads = [_lead(group, epsilon, point_runs, evidence) for epsilon, group in points.groupby("compared_epsilon")
              if group["algorithm"].nunique() > 1]  # with one algorithm there is nothing to compare
-    alone = _alone(points)
+    alone = _alone(points, kind)
     if not leads:
         errors = _errors(_by_seed(points.iloc[0], point_runs), dataset)
         return Headline(_highest(points, kind, place, evidence), _test_error(errors, dataset), {LEADS: alone})
@@ -182,7 +182,7 @@ def _answer(evidence: Evidence, dataset: str, kind: str) -> Headline:
     return Headline(verdict, _test_error(typical.errors, dataset), {LEADS: [summary, *alone, *_table(leads)]})
 
 
-def _alone(points: pd.DataFrame) -> list[str]:
+def _alone(points: pd.DataFrame, kind: str) -> list[str]:
     """Return a sentence on algorithms that have no epsilon in common with another, if there are others."""
     n_rivals = points.groupby("compared_epsilon")["algorithm"].nunique()
     has_rival = points["compared_epsilon"].map(n_rivals) > 1
@@ -190,7 +190,8 @@ def _alone(points: pd.DataFrame) -> list[str]:
     if not alone or points["algorithm"].nunique() == 1:
         return []
     names = ", ".join(algorithm_labels()[algorithm] for algorithm in alone)
-    return [f"Compared with no other, for want of an ε in common: {names}; `target_epsilon` trains all to one ε."]
+    target, *_ = KINDS[kind].noise
+    return [f"Compared with no other, for want of an ε in common: {names}; `{target}` trains all to one ε."]
 
 
 def _lead(group: pd.DataFrame, epsilon: float, point_runs: pd.DataFrame, evidence: Evidence) -> Lead:
