@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from io import BytesIO
@@ -377,9 +377,18 @@ def seeds(counts: pd.Series, interval: str = "95% t interval") -> str:
 def log_axis(ax: Axes, values: Sequence[float]) -> None:
     """Make the x axis logarithmic, with ticks at the values whose labels have room."""
     ax.set_xscale("log")
-    ticks = _spaced_ticks(values, _inches(ax)[0])
+    rounded = {value if value.is_integer() and value < LARGE_TICK else float(f"{value:.2g}")
+               for value in map(float, values)}
+    ticks = _spaced_ticks(rounded, _inches(ax)[0], np.log)
     ax.set_xticks(ticks, [_tick_text(tick) for tick in ticks])
     ax.xaxis.set_minor_locator(NullLocator())
+
+
+def ticks_at(ax: Axes, values: Sequence[float]) -> None:
+    """Put the ticks of a linear x axis at the values if the labels of all have room."""
+    distinct = {*map(float, values)}
+    if len(_spaced_ticks(distinct, _inches(ax)[0], float)) == len(distinct):
+        ax.set_xticks(sorted(distinct), [_tick_text(tick) for tick in sorted(distinct)])
 
 
 def _tick_text(tick: float) -> str:  # `2 × 10^6` in place of `2e+06`
@@ -389,21 +398,20 @@ def _tick_text(tick: float) -> str:  # `2 × 10^6` in place of `2e+06`
     return rf"${float(digits):g} \times 10^{{{int(exponent)}}}$"
 
 
-def _spaced_ticks(values: Sequence[float], inches: float) -> list[float]:
-    """Return rounded values whose labels have room on a log axis of so many inches; others are left out."""
-    rounded = sorted({value if value.is_integer() and value < LARGE_TICK else float(f"{value:.2g}")
-                      for value in map(float, values)})
-    span = np.log(rounded[-1] / rounded[0]) or 1.0
+def _spaced_ticks(values: Collection[float], inches: float, scale: Callable[[float], float]) -> list[float]:
+    """Return the values whose labels have room on an axis of so many inches and this scale; others are left out."""
+    ordered = sorted(values)
+    span = scale(ordered[-1]) - scale(ordered[0]) or 1.0
 
     def room(a: float, b: float) -> bool:
         letters = sum(9 if value >= LARGE_TICK else len(f"{value:g}") for value in (a, b)) / 2
-        return float(np.log(b / a)) / span * inches >= LETTER * (letters + 1.5)
+        return (scale(b) - scale(a)) / span * inches >= LETTER * (letters + 1.5)
 
-    ticks = rounded[:1]
-    for value in rounded[1:]:
+    ticks = ordered[:1]
+    for value in ordered[1:]:
         if room(ticks[-1], value):
             ticks.append(value)
-        elif value == rounded[-1] and len(ticks) > 1:  # the largest stands in place of the one before
+        elif value == ordered[-1] and len(ticks) > 1:  # the largest stands in place of the one before
             ticks[-1] = value
     return ticks
 

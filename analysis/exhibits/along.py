@@ -36,9 +36,9 @@ def draw(runs: pd.DataFrame, name: str, axes: Sequence[str], experiment: Experim
     """Make the exhibit over one setting, or over two; errors as in `tabulate`."""
     shown = such(runs, lambda trial: bool(with_axes([trial], axes)))
     table = tabulate(shown, axes, experiment)
-    quantity = "Accuracy and alignment" if table["metric"].nunique() > 1 else "Accuracy"
+    figure, quantity = figure_of(table, axes)
     return Exhibit(name, f"{quantity} by {' and '.join(map(in_words, axes))}", texts(table, axes, shown),
-                   table.round(dict.fromkeys(SUMMARY, 4)), figure_of(table, axes))
+                   table.round(dict.fromkeys(SUMMARY, 4)), figure)
 
 
 def tabulate(runs: pd.DataFrame, axes: Sequence[str], experiment: Experiment) -> pd.DataFrame:
@@ -66,12 +66,16 @@ def tabulate(runs: pd.DataFrame, axes: Sequence[str], experiment: Experiment) ->
     return table
 
 
-def figure_of(table: pd.DataFrame, axes: Sequence[str]) -> Figure:
-    """Plot lines along one axis, or a heatmap over two. A figure too tall for a page shows accuracy alone."""
+def figure_of(table: pd.DataFrame, axes: Sequence[str]) -> tuple[Figure, str]:
+    """Plot lines along one axis, or a heatmap over two; and name what is shown.
+
+    A figure too tall for a page shows accuracy alone.
+    """
     figure = plot(table, axes[0]) if len(axes) == 1 else heatmap(table, axes)
-    has_one_metric = table["metric"].nunique() == 1
-    if has_one_metric or figure.get_figheight() <= style.TALLEST:
-        return figure
+    if table["metric"].nunique() == 1:
+        return figure, "Accuracy"
+    if figure.get_figheight() <= style.TALLEST:
+        return figure, "Accuracy and alignment"
     return figure_of(table[table["metric"] == "accuracy"], axes)
 
 
@@ -150,8 +154,7 @@ def plot(table: pd.DataFrame, axis: str) -> Figure:
             axes_of.setdefault(metric.name, []).append(ax)
             style.curves(ax, points, axis, found, layout.lines)
             style.name_axes(ax, x_name, metric.label, names_of(points.iloc[0], layout.panels))
-            if is_log:
-                style.log_axis(ax, table[axis])
+            (style.log_axis if is_log else style.ticks_at)(ax, table[axis])
         for name, (first, *others) in axes_of.items():  # all with one scale
             for ax in others:
                 ax.sharey(first)

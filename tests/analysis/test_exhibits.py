@@ -301,6 +301,16 @@ def test_a_figure_that_cannot_fit_its_width_says_which_would():
         catalogue.draw("by_tau_h_and_sigma", of(trials), tracked(trials), None).files  # noqa: B018
 
 
+def test_a_figure_too_tall_for_a_page_shows_accuracy_and_says_so_and_its_ticks_are_at_the_values():
+    trials = grid(sigma=SIGMAS, tau_h=[1.0], batch_size=(500, 600, 712, 1024))
+    with style.written_as(style.FigureFiles(("png",), 3.25)):
+        drawn = [catalogue.draw("by_batch_size", of(shown), tracked(shown), None)
+                 for shown in (trials, [c for c in trials if c.sigma and c.batch_size > 700])]
+    assert [exhibit.title.partition(" by ")[0] for exhibit in drawn] == ["Accuracy", "Accuracy and alignment"]
+    assert [[text.get_text() for text in exhibit.figure.axes[0].get_xticklabels()] for exhibit in drawn] == [
+        ["500", "600", "712", "1024"], ["712", "1024"]]
+
+
 def test_text_that_no_width_holds_is_refused():
     figure = Figure(figsize=(3, 2))
     figure.subplots().text(1.5, 0.5, "text beside the axes, wherever they end")

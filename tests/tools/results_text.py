@@ -31,7 +31,7 @@ from pipeline.accounting import Epsilon
 from pipeline.accounting.event import UnsupportedAccounting
 from pipeline.experiment.experiment import Experiment, load_experiment
 
-DRAWN = ((figure2, "plot"), (frontier, "plot"), (leekifer, "plot"), (along, "figure_of"))
+DRAWN = ((figure2, "plot"), (frontier, "plot"), (leekifer, "plot"))
 MEASURED = ("figure2", "leekifer", "selection")  # exhibits whose data are kept: of epochs, or of a long composition
 # Figures that no page quotes, or that say less than their table: TDFA at chance leaves no room for the other lines.
 NOT_KEPT = ("frontier_worst_class.svg", "networks-frontier.svg")
@@ -58,11 +58,17 @@ def exhibit(sweep: str, name: str, drawn: bool = False) -> Exhibit:
     with ExitStack() as stack:
         for module, function in () if drawn else DRAWN:
             stack.enter_context(patch.object(module, function, lambda *a, **k: None))
+        if not drawn:
+            stack.enter_context(patch.object(along, "figure_of", _no_figure))
         stack.enter_context(patch.object(figure2, "load_history", lambda *a: pd.DataFrame()))
         for module in (figure2, leekifer):  # of epochs, which the runs do not have
             if name == module.__name__.rpartition(".")[2]:
                 stack.enter_context(patch.object(module, "tabulate", lambda *a: _by_epoch(sweep, name, runs)))
         return catalogue.draw(name, experiment, runs, None)
+
+
+def _no_figure(table: pd.DataFrame, axes: Sequence[str]) -> tuple[None, str]:
+    return None, "Accuracy and alignment" if table["metric"].nunique() > 1 else "Accuracy"
 
 
 def kept(sweep: str, name: str) -> Path:
