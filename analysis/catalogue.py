@@ -165,10 +165,12 @@ def refusal(name: str, experiment: Experiment, trials: Sequence[TrialConfig] | N
 
 
 def listed(experiment: Experiment) -> tuple[str, ...]:
-    """Return the exhibits of an experiment: those that its file lists or, without a list, all that fit its trials."""
-    trials = experiment.trials
-    if experiment.report.exhibits is not None or not trials or not experiment.plan.publishes_all:
-        return experiment.report.exhibits or ()
+    """Return the exhibits of an experiment that fit its trials: those that its file lists or, without a list, all."""
+    trials, in_file = experiment.trials, experiment.report.exhibits
+    if not trials or not experiment.plan.publishes_all:
+        return in_file or ()
+    if in_file is not None:
+        return tuple(name for name in in_file if not refusal(name, experiment))
     varied = [name for name in differing(trials, method) if axes_of(f"{BY}{name}")]
     over = [name for name in varied if name not in NOISE] or varied
     of_settings = [f"{BY}{name}" for name in varied if not name.startswith("target_")]  # of targets it is the frontier
@@ -193,7 +195,7 @@ def undrawn(experiment: Experiment) -> list[tuple[str, str]]:
     """Return (exhibit, reason) of every named exhibit that a report does not draw."""
     drawn = listed(experiment)
     return [(name, mismatch(name, experiment) or "the `report` of the experiment file does not list it")
-            for name in EXHIBITS if name not in (BY, *drawn)]
+            for name in dict.fromkeys((*EXHIBITS, *(experiment.report.exhibits or ()))) if name not in (BY, *drawn)]
 
 
 def draw(name: str, experiment: Experiment, runs: pd.DataFrame, store: Reader | None) -> Exhibit:

@@ -41,7 +41,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from pipeline.experiment.factors import varied_fields
+from pipeline.experiment.factors import differing, varied_fields
 from pipeline.experiment.grid import changed, check_distinct, combine, entries, read_as, read_mapping
 from pipeline.experiment.past import Past
 from pipeline.experiment.plan import Grid, Plan
@@ -53,6 +53,7 @@ from pipeline.experiment.sections import Chosen, Shown
 from pipeline.experiment.yaml_text import Place, located, parse_yaml, placed
 from pipeline.trials.config import ConfigError, TrialConfig
 from pipeline.trials.fields import plain, refuse
+from pipeline.trials.naming import method
 from pipeline.trials.packs import Resources
 from pipeline.trials.promises import check_noise
 from pipeline.trials.unused import Written, check_written, ignored
@@ -197,7 +198,8 @@ def parse_experiment(text: str, path: Path, stored: bool = False,
 def sliced(experiment: Experiment, where: Mapping[str, Any]) -> Experiment:
     """Return an experiment with the trials that match `where` (field -> value, or list of accepted values).
 
-    Refused: random stopping, a field or a value that no trial has, and conditions that no trial meets.
+    A report leaves out the file's exhibits that do not fit them. Refused: random stopping, a field or a value that no
+    trial has, and conditions that no trial meets.
     """
     refuse(not experiment.plan.publishes_all, "where", "a slice shows several trials, but of random stopping only the "
            "best may be published", ", ".join(where))
@@ -215,7 +217,7 @@ def sliced(experiment: Experiment, where: Mapping[str, Any]) -> Experiment:
     if not trials:
         conditions = ", ".join(f"{name} {value}" for name, value in where.items())
         raise ConfigError(f"where: must leave a trial, but none has all of {conditions}")
-    return with_trials(experiment, trials)
+    return dataclasses.replace(experiment, plan=experiment.plan.with_trials(trials))
 
 
 def with_trials(experiment: Experiment, trials: Sequence[TrialConfig]) -> Experiment:
@@ -248,6 +250,8 @@ def _experiment(top: Mapping[str, Any], path: Path, stored: bool) -> Experiment:
 
     entry = top.get("report", {})
     report = read_as(Shown, entry if isinstance(entry, Mapping) else {"exhibits": entry}, "report")
+    if not stored:
+        _check_best_of(report.best_of, tuple(places_of))
     references, unread = _references(top, folder, stored)
     return Experiment(
         name=name, description=str(top.get("description", "")).strip(), plan=plan, source=path, plugins=plugins,
@@ -264,6 +268,13 @@ def _check_settings(top: Mapping[str, Any], written: Sequence[Written]) -> None:
         # a missing noise_multiplier has no place of its own
         with placed({"noise_multiplier": places.get("mechanism", ""), **places}):
             check_noise(trial)
+
+
+def _check_best_of(settings: Sequence[str], trials: Sequence[TrialConfig]) -> None:
+    differ = [name for name in differing(trials, method) if name != "algorithm"]
+    idle = [name for name in settings if name not in differ]
+    refuse(idle, "report.best_of", "must be settings in which trials of one algorithm differ, here "
+           f"{', '.join(differ) or 'none'}", ", ".join(map(repr, idle)))
 
 
 def _references(top: Mapping[str, Any], folder: Path, stored: bool) -> tuple[tuple[Cited, ...], str]:

@@ -13,7 +13,7 @@ from approved import approved
 from latex_tools import check_all
 from stored import changed, run_of, sweep_of, with_secret_noise
 
-from analysis.catalogue import draw, listed
+from analysis.catalogue import draw, listed, undrawn
 from analysis.exhibits import envelope, headline
 from analysis.exhibits.exhibit import ENVELOPE, MAX_WORDS
 from analysis.exhibits.frontier import by_epsilon, choice
@@ -178,6 +178,9 @@ def test_a_slice_is_an_experiment_of_its_trials():
     assert {trial.batch_size for trial in half.trials} == {128} and len(half.trials) == 16
     assert len(sliced(experiment, {"batch_size": [64, 128], "target_epsilon": 3}).trials) == 16
     assert "by_batch_size" not in listed(half) and "by_clipping_norm" in listed(half)
+    half = sliced(sweep_of(GRID, exhibits=["by_batch_size", "frontier"]), {"batch_size": 128})
+    assert listed(half) == ("frontier",)
+    assert dict(undrawn(half))["by_batch_size"].endswith("two values or more of batch_size, got batch_size 128")
     for where, message in (({"batch_size": 100}, r"where: batch_size must be one of 64, 128, got 100"),
                            ({"width": 1}, r"where: must be a field that its trials have, got 'width'")):
         with pytest.raises(ConfigError, match=message):

@@ -204,6 +204,9 @@ NO_FRONTIER = [
     ("grid: {tau_h: [1, 2]}\nbase: {mechanism: photonic}\nreport: [table1]", r"report: table1 has one cell .* tau_h"),
     ("report: [figure2]", r"report: figure2 shows the alignment of pdfa, but no trial"),
     ("report: {best_of: [lerning_rate]}", r"report.best_of: must be settings .*, got 'lerning_rate'"),
+    ("grid: {tau_h: [1, 2]}\nbase: {mechanism: photonic}\nreport: {best_of: [tau_h, batch_size]}",
+     r"report.best_of: must be settings in which trials .* differ, here tau_h, got 'batch_size' \(.*line 3"),
+    ("report: {best_of: [sigma]}", r"report.best_of: must be settings .* differ, here none, got 'sigma'"),
     ("report: {best_of: learning_rate}", r"report.best_of: must be a list of settings, as `.*`, got 'le"),
     ("report: [table9]", r"report: must be a list of frontier, .*, or by_A or by_A_and_B of .*, got 'table9'; did you"),
     *((f"base: {{{setting}}}", f".*{message}") for setting, message in NAMES_OF_OTHER_TOOLS),
@@ -211,8 +214,8 @@ NO_FRONTIER = [
     *((f"name: a\nchosen: {chosen}", rf"{message}.* \(.*e.yaml, line 2\)") for chosen, message in WRONG_CHOSEN),
     *((f"{CERTIFIED}{{{CURVES}}}\nreport: [{name}]", f"report: {name} has one cell .* target_epsilon, noise_multiplier")
       for name in ("table1", "figure2")),
-    *((f"{text}\nreport: {{exhibits: [frontier], best_of: [clipping_norm]}}", f"report: frontier {message}")
-      for text, message in NO_FRONTIER)])
+    *((f"{text}\nreport: {{exhibits: [frontier]{', best_of: [clipping_norm]' * ('clipping' in text)}}}",
+       f"report: frontier {message}") for text, message in NO_FRONTIER)])
 def test_refused_in_one_line_with_the_place(tmp_path, text, message):
     with pytest.raises(ConfigError, match="^" + message) as raised:
         check(load(tmp_path, text))
