@@ -116,8 +116,7 @@ def load_model(run: str | os.PathLike[str] | Mapping[str, Any], store: Reader | 
         store: folder of the tracking store (MLFLOW_TRACKING_URI overrides it), its URI, or a reader of it.
 
     Warns:
-        UserWarning: for a network of your own whose version or file is not the one that was trained, or if nothing can
-            tell whether the file is.
+        UserWarning: for a network of your own that was trained with another version or file, or an unrecorded one.
 
     Raises:
         TrackingError: for a trial that does not exist or has not ended.
@@ -132,12 +131,11 @@ def load_model(run: str | os.PathLike[str] | Mapping[str, Any], store: Reader | 
     """
     if isinstance(run, os.PathLike) or (isinstance(run, str) and os.path.isdir(run)):
         trial, weights = read_export(Path(run))
-        remarks = code_remarks(trial)
+        tracked = None
     else:
         reader = Reader.of(store)
         tracked = reader.trial(run if isinstance(run, str) else run["run_id"])
         trial, weights = config_of(tracked), reader.weights(tracked)
-        remarks = code_remarks(trial, tracked)
-    for line in remarks:
+    for line in code_remarks(trial, tracked):
         warnings.warn(line, stacklevel=2)
     return model_of(trial, weights)

@@ -68,9 +68,8 @@ def export(store: Reader, name: str, folder: Path | None = None) -> Exported:
     The folder has `weights.safetensors` and `config.json` from the store, and all metrics in `metrics.csv` (columns
     metric, epoch, value). `network.pt2` is the network as a program of torch, `classes.txt` has a class a line, and
     `README.md` says how to predict with both. `privacy.json` says what the epsilons mean. Without a program (of a
-    network that torch cannot export) the README says so. The folder is
-    `exports/<name>` by default, and must be new (`UserError`). The trial must have ended, and have all files
-    (`TrackingError`).
+    network that torch cannot export) the README says so. The folder is `exports/<name>` by default, and must be new
+    (`UserError`). The trial must have ended, and have all files (`TrackingError`), and its plugins must be loaded.
     """
     run = store.trial(name)
     folder = folder or Path("exports", name)  # not a tag of the run, which may name another folder

@@ -17,6 +17,7 @@ from pipeline.learning.own.building import initial_module
 from pipeline.learning.own.net import OwnNet
 from pipeline.learning.training import ARITHMETICS, FloatingPoint
 from pipeline.trials.config import ConfigError, TrialConfig
+from pipeline.trials.fields import refuse
 from pipeline.trials.packs import Pack
 
 RECORDS = torch.export.Dim("n", min=1)  # a program's number of records
@@ -90,8 +91,8 @@ class TrainedModel(torch.nn.Module):
             made_up = torch.randint(0, 2, (4, n_0), generator=generator).to(records.dtype)
             logits, expected = program.module()(made_up), network(made_up)
         if not torch.allclose(logits, expected, rtol=1e-3, atol=1e-4, equal_nan=True):
-            difference = (logits - expected).abs().max()
-            raise ConfigError(f"program: must give the network's logits, got others by {difference:.2g}")
+            raise ConfigError("program", "must give the network's logits", "others by "
+                              f"{(logits - expected).abs().max():.2g}", "no record may depend on another in forward")
         for node in program.graph.nodes:
             node.meta.pop("stack_trace", None)  # it names folders of this machine
         for name, tensor in program.constants.items():  # weights are views of one tensor, which files cannot share
@@ -100,14 +101,15 @@ class TrainedModel(torch.nn.Module):
 
     def _inputs(self, records: torch.Tensor) -> Inputs:
         """Return the network's inputs of raw records [n, ...], checked, after the trial's feature map and scaling."""
+        refuse(not isinstance(records, torch.Tensor) or records.dim() < 2, "records", "must be a tensor [n, ...] "
+               "of n records, as `load_dataset` and `table_records` return", f"a {type(records).__name__}")
         config, spec, flat = self.config, self.config.parts.data.spec, records.flatten(1)
         if config.parts.features.of_file:
             width, dtype, is_right_type = config.feature_width, "floating point", records.is_floating_point()
         else:
             width, dtype, is_right_type = spec.n_features, "uint8", records.dtype == torch.uint8
-        if not len(records) or flat.shape[1] != width or not is_right_type:
-            raise ConfigError(f"records: must be {dtype} [n, {width}], n >= 1, for {config.features} of "
-                              f"{config.dataset}, got {records.dtype} {list(records.shape)}")
+        refuse(not len(records) or flat.shape[1] != width or not is_right_type, "records", f"must be {dtype} [n, "
+               f"{width}], n >= 1, for {config.features} of {config.dataset}", f"{records.dtype} {list(records.shape)}")
         no_labels = torch.zeros(len(flat), dtype=torch.int64, device=flat.device)
         data = Dataset(spec, flat, no_labels, flat, no_labels)
         if not config.parts.features.raw:

@@ -228,6 +228,14 @@ def test_a_network_that_torch_cannot_export_is_told_and_its_weights_are_written(
     assert load_model(tmp_path / "out")(load_dataset("digits").test_x).shape == (360, 10)
 
 
+def test_a_program_of_which_a_record_depends_on_another_is_refused(extensions):
+    network("mixed", version=1)(lambda trial, shape, n_classes: torch.nn.Sequential(
+        torch.nn.Flatten(), torch.nn.Softmax(0), torch.nn.Linear(64, n_classes)))
+    trial = TrialConfig(dataset="digits", network="mixed", algorithm="bp", batch_size=64)
+    with pytest.raises(ConfigError, match="^program: must give .*; no record may depend on another in forward$"):
+        model_of(trial, {"2.weight": WEIGHTS["layer_1.weight"] / 640, "2.bias": WEIGHTS["layer_1.bias"]}).program()
+
+
 def test_the_command_says_what_it_wrote_and_overwrites_nothing(root, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     command = ["export", DONE.trial_key, "--mlruns", str(root)]

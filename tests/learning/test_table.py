@@ -64,6 +64,9 @@ def test_a_seed_draws_the_test_records_or_a_second_file_has_them(tmp_path):
         with forgotten_plugins():
             declare(tmp_path, csv, test=declared)
             assert load("patients").test_x[:, 0].tolist() == ages
+    declare(tmp_path, test={"share": 0.5, "seed": 3}, records={"train": 3, "test": 3})
+    with pytest.raises(DataError, match="patients.csv: must have 6 records, the sum that records declares, got 4"):
+        load("patients")
 
 
 def test_the_key_has_what_is_declared_and_not_where_the_file_is(tmp_path):
@@ -209,8 +212,7 @@ def test_rows_of_a_feature_file_are_the_records_of_a_table(tmp_path, capsys):
         **TRIAL, "hidden": [4], "features": "file", "feature_file": "x.safetensors", "feature_source": "an encoder"}}))
     assert main(["sweep", "--dry-run", str(tmp_path / "e.yaml"), "--mlruns", str(tmp_path)]) == 0
     assert "; the columns of the table 'patients' are not used\n" in capsys.readouterr().out
-    (trial,) = load_experiment(tmp_path / "e.yaml").trials
-    assert "A record is a row of 7 features" in _predict(trial)
+    assert "A record is a row of 7 features" in _predict(*load_experiment(tmp_path / "e.yaml").trials)
 
 
 def test_a_missing_declaration_and_a_missing_table_are_named(tmp_path):
@@ -228,8 +230,10 @@ def test_another_file_becomes_records_by_the_declaration_and_needs_no_label(tmp_
     records = table_records("patients", tmp_path / "new.csv")
     assert records.dtype == torch.uint8 and records[:2].tolist() == load("patients").train_x.tolist()
     assert records[2].tolist() == [0, 0, 0, 0, 255]
-    (tmp_path / "new.csv").write_text("age,income\n1,2\n")
-    with pytest.raises(DataError, match=r"new.csv: must have the declared column 'ward', its columns are age, income"):
+    with pytest.raises(ConfigError, match="file: must be the path of a file, got a DataFrame"):
+        table_records("patients", pd.DataFrame())
+    (tmp_path / "new.csv").write_text("age,income,Wards\n1,2,north\n")
+    with pytest.raises(DataError, match=r"new.csv: must have the declared column 'ward', did you mean 'Wards'\? its "):
         table_records("patients", tmp_path / "new.csv")
 
 

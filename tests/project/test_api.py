@@ -178,6 +178,8 @@ def test_a_tracked_model_predicts_what_was_logged(example):
     assert torch.equal(model(data.test_x), load_model(run["trial_key"])(data.test_x.view(-1, 1, 8, 8)))
     with pytest.raises(ConfigError, match=r"^records: must be uint8 \[n, 64\], n >= 1, for pixels of digits, got "):
         model(data.test_x.float())
+    with pytest.raises(ConfigError, match=r"^records: must be a tensor .*, got a str$"):
+        model("records.csv")
     with pytest.raises(TrackingError, match="no trial has the trial_key or run id '0000000000000000'"):
         load_model("0" * 16)
 

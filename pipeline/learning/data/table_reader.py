@@ -15,6 +15,7 @@ from pipeline.learning.data.readers import READERS, Arrays
 from pipeline.learning.data.table_rows import TableRows, read_rows
 from pipeline.trials.datasets import DatasetSpec
 from pipeline.trials.declared_table import LEVELS, Column, TableData, TableSpec, declared_table
+from pipeline.trials.fields import refuse
 
 MISSING = ("", "na", "n/a", "nan", "null", "none", "?", "#n/a", "<na>")  # cells without a value, in small letters
 PLAIN = Style()  # of numbers that a Parquet file has as such
@@ -30,6 +31,8 @@ def read(spec: DatasetSpec, folder: Path | None) -> tuple[Arrays, Arrays]:
     files = (spec.file, Path(str(rule[0])) if kind == "file" else spec.file)
     rows = _rows(spec.file, spec)
     x, y = _encoded(rows, spec)
+    if kind == "seed" and len(y) != (n := spec.n_train + spec.n_test):
+        raise DataError(f"{spec.file}: must have {n} records, the sum that records declares, got {len(y)}")
     parts = [(x, y), _encoded(_rows(files[1], spec), spec)] if kind == "file" else [
         (x[places], y[places]) for places in _places(rows, spec)]
     for split, (_, labels), n, file in zip(("train", "test"), parts, (spec.n_train, spec.n_test), files, strict=True):
@@ -56,6 +59,7 @@ def table_records(dataset: str, file: str | os.PathLike[str]) -> torch.Tensor:
                 [255,   0, 255,   0]], dtype=torch.uint8)
     """
     spec = declared_table(dataset)
+    refuse(not isinstance(file, str | os.PathLike), "file", "must be the path of a file", f"a {type(file).__name__}")
     rows = read_rows(Path(file), spec.separator, spec.encoding)
     rows.require(list(spec.inputs))
     return torch.from_numpy(_inputs(rows, spec))
@@ -77,7 +81,7 @@ def _places(rows: TableRows, spec: TableSpec) -> tuple[np.ndarray, np.ndarray]:
         is_test = _chosen(rows, Column(str(name), values=(value,)), spec) == 0
         return np.flatnonzero(~is_test), np.flatnonzero(is_test)
     order = np.random.default_rng(int(rule[0])).permutation(len(rows.lines))
-    train, test = np.split(order, [min(spec.n_train, len(order))])
+    train, test = np.split(order, [spec.n_train])
     return np.sort(train), np.sort(test)
 
 

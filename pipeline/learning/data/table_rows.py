@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.learning.data.download import DataError
+from pipeline.trials.fields import suggestion
 from pipeline.trials.naming import abridged
 
 PARQUET = (".parquet", ".pq")
@@ -59,9 +60,9 @@ class TableRows:
         for name in names:
             if name not in self.cells:
                 there = [name for name in self.cells if name]
-                public = f"the table must have the declared column {name!r}"
-                raise DataError(f"{self.file}: must have the declared column {name!r}, its columns are "
-                                f"{abridged(there, MOST_NAMED)}", public, of_record=True)
+                must = f"must have the declared column {name!r}"
+                raise DataError(f"{self.file}: {must}, {suggestion(name, there)}its columns are "
+                                f"{abridged(there, MOST_NAMED)}", f"the table {must}", of_record=True)
 
 
 def refused(file: Path, must: str, line: int = 0) -> DataError:
