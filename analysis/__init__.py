@@ -19,6 +19,7 @@ import os
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
+from pipeline import machine
 from pipeline.package import lazy
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from analysis.exhibits.selection import best
     from analysis.runs import load_history, load_runs
 
+machine.refuse(machine.ends_commands())  # pandas imports what would raise
 _backend = os.environ.get("MPLBACKEND", "").partition("module://")[2]
 if _backend and not find_spec(_backend.partition(".")[0]):  # that of a notebook, inherited by a process without it
     del os.environ["MPLBACKEND"]

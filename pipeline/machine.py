@@ -45,9 +45,10 @@ def ends_commands() -> list[str]:
     """Return a line for each setting at which a library that commands import raises."""
     found = []
     threads = os.environ.get("OMP_NUM_THREADS", "1")
+    first = threads.partition(",")[0].strip()
     if not threads.strip().isdigit():
         found.append(f"OMP_NUM_THREADS: must be one whole number, got '{threads}', at which numexpr ends; set it to "
-                     f"{threads.partition(',')[0].strip() or 1}")
+                     f"{first if first.isdigit() else 1}")
     if sys.flags.optimize > 1:
         found.append("PYTHONOPTIMIZE: must be 0 or 1, got 2, which takes away docstrings that Ray reads; unset it")
     return found

@@ -18,6 +18,12 @@ def cache_folder() -> Path:
     return Path(os.environ.get("PHOTONIC_CACHE") or "~/.cache/photonic").expanduser()
 
 
+def release() -> str:
+    """Return `photonic-dfa VERSION` if this code was installed from a wheel; empty for a checkout or a copy of it."""
+    installed = ROOT.parent.glob("photonic_dfa-*.dist-info")
+    return "".join(f"photonic-dfa {folder.stem.partition('-')[2]}" for folder in installed)
+
+
 def lazy(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return (`__getattr__`, `__dir__`) for a package whose names are imported from their modules on first use.
 

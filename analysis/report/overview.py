@@ -38,7 +38,7 @@ from pipeline.trials.records import CLOCK
 SECRET = ("Random stopping: only the best trial may be published. This page shows no other trial, and neither their "
           "number nor the experiment file, whose selection.seed tells it.")
 TO_SEND = ("A reviewer needs the folder of this page, which `{report}` writes. A trained network goes with it as the "
-           "folder that `.venv/bin/photonic export KEY` writes; KEY stands in the table of trials.")
+           "folder that `{photonic} export KEY` writes; KEY stands in the table of trials.")
 SECRET_TO_SEND = "A reviewer gets index.html alone; other files of this folder tell what must stay secret."
 
 
@@ -64,7 +64,7 @@ def compose(experiment: Experiment, runs: pd.DataFrame, tracked: Sequence[Tracke
         settings=[(name, _values(runs[name].dropna())) for name in setting_names() if runs[name].notna().any()],
         trials=trials(experiment, runs, links), trials_note=_trials_note(runs, links), runs_link=runs_address(store),
         trials_data=Download("runs.csv", data), problems=_problems(experiment, runs, store),
-        commands=repeat, to_send=TO_SEND.format(report=repeat[-1]), source=source)
+        commands=repeat, source=source, to_send=TO_SEND.format(report=repeat[-1], photonic=repeat[-1].split()[0]))
 
 
 def _facts(experiment: Experiment, runs: pd.DataFrame, tracked: Sequence[TrackedRun]) -> list[tuple[str, str]]:
@@ -185,15 +185,15 @@ def _setting_column(name: str, values: pd.Series, shown: bool = True) -> TrialCo
 def commands(experiment: Experiment, tracked: Sequence[TrackedRun]) -> list[str]:
     """Return shell commands that train and report the experiment again, at its commit if there is only one.
 
-    A relative path of the file is kept; an absolute path is shortened to the file's name.
+    A relative path of the file is kept; an absolute one is shortened to its name. A wheel has no commit to check out.
     """
     commits = {run.tags.get("git_commit", "unknown").removesuffix("-dirty") for run in tracked} - {"unknown"}
     source = Path(experiment.source)
     file = source.name if source.is_absolute() else source.as_posix()
+    *install, photonic = ["make install", ".venv/bin/photonic"] if commits else ["photonic"]
     checkouts = [f"git checkout {commit}" for commit in commits] if len(commits) == 1 else []
     with_file = "" if all(result.is_listed for result in experiment.references) else f" --with {others.FILE}"
-    return [*checkouts, "make install", f".venv/bin/photonic sweep {file}",
-            f".venv/bin/photonic report {file}{with_file}"]
+    return [*checkouts, *install, f"{photonic} sweep {file}", f"{photonic} report {file}{with_file}"]
 
 
 def versions(tracked: Sequence[TrackedRun]) -> list[str]:

@@ -96,7 +96,9 @@ def certified_epsilons(config: TrialConfig, epochs_done: int) -> list[Epsilon]:
     event = event_of(with_noise(config), epochs_done)
     note = "no noise, no guarantee"
     if event.z:
-        note = f"noise multiplier {event.z:.4g}; {config.parts.sampler.part_in_step}; holds for every released iterate"
+        part = config.parts.sampler.part_in_step.format(trial=config, event=event)
+        over = " over twice a contribution, as one record replaces another" if event.relation == "replace-one" else ""
+        note = f"noise multiplier {event.z:.4g}{over}; {part}; holds for every released iterate"
     return [Epsilon(with_sampler_error(config, event.value(accounted_delta(config), accountant)),
                     "certified", accountant, event.relation, event.sampler, config.delta, CONVERSIONS[accountant], note)
             for accountant in event.accountants]

@@ -30,7 +30,8 @@ def gdp_eps(mu: float, delta: float) -> float:
     """Return the smallest epsilon of a mu-GDP mechanism at `delta` (Balle & Wang 2018, Theorem 8); 0 at mu = 0."""
     if mu > 1e150:  # epsilon, about mu^2/2, would overflow
         return math.inf
-    return float(dp_accounting.get_epsilon_gaussian(1 / mu, delta)) if mu > 0 else 0.0
+    with np.errstate(divide="ignore"):  # so much noise that delta rounds to 0, whose logarithm is taken
+        return float(dp_accounting.get_epsilon_gaussian(1 / mu, delta)) if mu > 0 else 0.0
 
 
 def gdp_delta(mu: np.ndarray | float, epsilon: float) -> np.ndarray | float:

@@ -52,7 +52,7 @@ from pipeline.experiment.search import read_plan, read_search
 from pipeline.experiment.sections import Chosen, Shown
 from pipeline.experiment.yaml_text import Place, located, parse_yaml, placed
 from pipeline.trials.config import ConfigError, TrialConfig
-from pipeline.trials.fields import plain, refuse
+from pipeline.trials.fields import known_fields, plain, refuse
 from pipeline.trials.naming import method
 from pipeline.trials.packs import Resources
 from pipeline.trials.promises import check_noise
@@ -209,7 +209,8 @@ def sliced(experiment: Experiment, where: Mapping[str, Any]) -> Experiment:
         all_fields = [trial.canonical() for trial in trials]
         known = {str(fields[name]): fields[name] for fields in all_fields if name in fields}  # text -> value
         if not known:
-            raise ConfigError(f"where: must be a field that its trials have, got '{name}'")
+            names = {field for fields in all_fields for field in fields}
+            raise ConfigError(f"where: must be a field that its trials have, got '{name}'; {known_fields(name, names)}")
         for value in values:
             if value not in known.values():
                 raise ConfigError(f"where: {name} must be one of {', '.join(known)}, got {value!r}")

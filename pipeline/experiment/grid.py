@@ -93,7 +93,8 @@ def _with_entry(content: Mapping[str, Any], field: str, value: Any) -> dict[str,
     for key in path:
         if path[0] not in PARTS or not isinstance(part.get(key), Mapping):
             is_missing = path[0] in PARTS and path[0] not in content
-            hint = f"; the file has no {path[0]}, add it there" if is_missing else ""
+            hint = (f"; the file has no {path[0]}, add it there" if is_missing else
+                    "; give a setting of base by its name alone, and change one of a grid in the file")
             raise ConfigError(f"--set {field}: must be an entry of its {', '.join(PARTS)}, got {value!r}{hint}")
         part[key] = dict(part[key])  # a copy, as an alias of YAML may stand for the same mapping elsewhere
         part = part[key]

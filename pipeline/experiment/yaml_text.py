@@ -117,7 +117,7 @@ def parse_yaml(text: str, path: Path | str) -> Any:
     except (yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError) as error:  # explicit tags
         mark = getattr(error, "problem_mark", None)  # its line and column count from 0
         location = f" line {mark.line + 1}, column {mark.column + 1}:" if mark else ""
-        problem = str(getattr(error, "problem", error)).partition("\n")[0]
+        problem = str(getattr(error, "problem", error)).partition("\n")[0].replace(r"'\t'", r"'\t' (use spaces)")
         raise ConfigError(f"{path}:{location} not valid YAML: {problem}") from None
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 
 from pipeline.accounting.budget import make_filter
+from pipeline.accounting.statement import large_deltas
 from pipeline.experiment.experiment import Experiment, with_trials
 from pipeline.experiment.prices import bound_lines, budget_lines, price_lines, score_lines, without_amplification
 from pipeline.experiment.search import Search, nothing_fits
@@ -178,6 +179,7 @@ def as_lines(run: DryRun) -> Iterator[str]:
     yield from experiment.advice
     yield from _computed_alone(experiment)
     yield from without_amplification(experiment.possible)
+    yield from large_deltas(experiment.possible)
     yield from bound_lines(experiment.trials)
     yield from _prices(experiment)
     yield from score_lines(experiment.possible)

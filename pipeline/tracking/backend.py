@@ -24,7 +24,7 @@ from urllib.parse import urlsplit
 
 from filelock import FileLock
 
-from pipeline.machine import by_proxy
+from pipeline.machine import by_proxy, ends_commands, refuse
 from pipeline.tracking.database import create, database, set_up_connections, uninterrupted
 from pipeline.tracking.patience import Patience
 from pipeline.trials.fields import UserError
@@ -237,6 +237,7 @@ def connect(uri: str, lock: FileLock | None) -> Client:
     """
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
+    refuse(ends_commands())  # of scripts, which no command has checked
     from mlflow.tracking import MlflowClient
 
     logging.getLogger("alembic").setLevel(logging.WARNING)

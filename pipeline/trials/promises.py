@@ -49,7 +49,8 @@ def check_noise(trial: TrialConfig) -> None:
            f"must be {network.version}, that of network '{network.name}' as it is loaded", given)
     refuse(trial.noise_multiplier > LARGEST_NUMBER, "noise_multiplier", f"must be at most {LARGEST_NUMBER:g}, whose "
            "square is a number", f"{trial.noise_multiplier:g}")
+    got = "target_epsilon 0" if "target_epsilon" in dict(trial.given) else "neither that nor target_epsilon"
     # A trial from a store always gives its noise, because its params name every setting.
     refuse(mechanism.certified and not mechanism.kind(trial) and "noise_multiplier" not in dict(trial.given),
-           "noise_multiplier", f"must be given with mechanism '{trial.mechanism}'", "neither that nor target_epsilon, "
-           "which leaves epsilon infinite", "give one of them, or write 0 for no noise and no guarantee")
+           "noise_multiplier", f"must be given with mechanism '{trial.mechanism}'", f"{got}, which leaves epsilon "
+           "infinite", "give it, or a target_epsilon > 0, or write 0 for no noise and no guarantee")

@@ -28,7 +28,7 @@ class Sampler(Part):
     full: ClassVar[bool] = False  # whether every place of a batch has a record
     independent: ClassVar[bool] = False  # whether a record is drawn independently of all other records
     amplified: ClassVar[bool] = True  # whether sampling amplifies privacy, so that losses of steps are composed
-    part_in_step: ClassVar[str] = ""  # a record's participation in words, for notes
+    part_in_step: ClassVar[str] = ""  # a record's participation; braces for trial and event
     rate_names: ClassVar[tuple[str, ...]] = ()  # the numbers of a privacy event that determine the participations
     accountants: ClassVar[tuple[str, ...]] = ()  # proved for its batches under this relation, the tightest first
 
@@ -58,7 +58,7 @@ class Shuffled(Sampler):
     counted = full = True
     amplified = False
     accountants = ("gdp",)
-    part_in_step = "a record takes part once per epoch, no amplification"
+    part_in_step = "a record takes part once per epoch (epochs: {event.epochs}), no amplification"
 
     def participations(self, trial: Trial, epochs: int) -> tuple[int, float, str]:
         """Return `epochs` participations for certain, the most there can be."""
@@ -72,7 +72,7 @@ class WithoutReplacement(Sampler):
     counted = full = True
     accountants = ("pld", "rdp/improved", "rdp/classic")
     rate_names = ("N", "m")
-    part_in_step = "batches of m out of N records, drawn anew for every step"
+    part_in_step = "batches of {event.m} out of {event.N} records, drawn anew for every step (steps: {event.steps})"
 
     def participations(self, trial: Trial, epochs: int) -> tuple[int, float, str]:
         """Return as many draws as steps, with q = m/N."""
@@ -87,7 +87,8 @@ class Poisson(Sampler):
     relation, independent = "add/remove", True
     accountants = ("pld",)
     rate_names = ("sampling_rate",)
-    part_in_step = "a record takes part in a step with probability q"
+    part_in_step = ("a record takes part in a step with probability q = {trial.batch_size}/{trial.split_sizes[0]} = "
+                    "{event.q:.4g} (steps: {event.steps})")
 
 
 def relation_of(sampler: str) -> str:

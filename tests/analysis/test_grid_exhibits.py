@@ -182,7 +182,8 @@ def test_a_slice_is_an_experiment_of_its_trials():
     assert listed(half) == ("frontier",)
     assert dict(undrawn(half))["by_batch_size"].endswith("two values or more of batch_size, got batch_size 128")
     for where, message in (({"batch_size": 100}, r"where: batch_size must be one of 64, 128, got 100"),
-                           ({"width": 1}, r"where: must be a field that its trials have, got 'width'")):
+                           ({"width": 1}, r"where: must be a field that its trials have, got 'width'"),
+                           ({"algoritm": "bp"}, r"got 'algoritm'; did you mean 'algorithm'\?")):
         with pytest.raises(ConfigError, match=message):
             sliced(experiment, where)
 

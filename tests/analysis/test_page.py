@@ -23,7 +23,7 @@ from analysis.exhibits.headline import Headline
 from analysis.exhibits.table import Table
 from analysis.labels import NO_VALUE, algorithm_labels
 from analysis.report import page as pages
-from analysis.report.overview import trials
+from analysis.report.overview import commands, trials
 from analysis.report.report import write
 from analysis.runs import frame_of
 from pipeline.cli import main
@@ -163,6 +163,7 @@ def test_the_manifest_says_where_the_data_come_from_and_what_they_are(experiment
     assert manifest["experiment"] == "hostile" and manifest["trials"] == {"finished": count - 1, "diverged": 1}
     assert manifest["commits"] == {f"{COMMIT}-dirty": count} and manifest["software"] == {VERSIONS: count}
     assert manifest["commands"][-1] == ".venv/bin/photonic report somewhere/hostile.yaml"
+    assert commands(experiment, []) == [f"photonic {verb} somewhere/hostile.yaml" for verb in ("sweep", "report")]
     assert manifest["began"] <= manifest["ended"]
     csv = [path for path in files if path.suffix == ".csv"]
     assert manifest["data"] == {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in csv}

@@ -172,6 +172,7 @@ NO_FRONTIER = [
     ("", r"the file: must be a mapping"), ("base: {a: ]", r".*e.yaml: line 1, column \d+: not valid YAML"),
     ("name: a/b", r"name: must be letters, digits"), ("name: '..'", r"name: must be letters, digits.* got '..'"),
     ("grid: {seed: [1]}\ngrid: {seed: [2]}", r".*e.yaml: line 2, column 1: not valid YAML: the key 'grid' stands"),
+    ("base:\n\tseed: 1", r".*e.yaml: line 2, column 1: not valid YAML: .* '\\t' \(use spaces\) that cannot"),
     ("grid:\n", r"grid: is blank"), ("base: {seed: 7}\ngrid: {seed: [1]}", r"grid.seed: also stands in base"),
     ("zip: {tau_h: [1, 2], seed: [0]}", r"zip: must have lists of one length, .*, got tau_h 2, seed 1; .* to grid"),
     ("cases: [{zip: {tau_h: [1, 2], seed: [0]}}]", r"cases\[0\].zip: must have lists of one length"),

@@ -236,7 +236,7 @@ def test_what_a_given_folder_lacks_is_an_error_and_no_download(tiny, folder, ser
             ("mnist", folder, rf"expected one of MNIST/raw/{IMAGES[:-3]}, MNIST/raw/{IMAGES}, found none"),
             ("cifar10", folder, "CIFAR10/cifar-10-batches-bin, .*CIFAR10/cifar-10-binary.tar.xz"),
             ("cifar10", folder / "less", "test_batch.bin: expected a readable file"),
-            ("mnist", nowhere, "nowhere: must be a folder .*argument"),
+            ("mnist", nowhere, "nowhere: must be a folder .*from --data, or the argument"),
             ("mnist", None, "nowhere: must be a folder .*PHOTONIC")):
         monkeypatch.setenv("PHOTONIC_DATA", str(nowhere))
         with pytest.raises(DataError, match=message):

@@ -99,6 +99,10 @@ def test_dry_run_shows_packs_resources_and_an_estimate(tmp_path, capsys):
     assert plan["estimated_seconds"] > 0 and len(plan["packs"]) == 2
     assert not (tmp_path / "mlruns").exists()
 
+    file.write_text(SHARED.replace("poisson", "poisson, delta: 0.5"))
+    for command in (["account"], ["sweep", "--dry-run"]):
+        assert output(capsys, *command, str(file)).count("\ndelta: 0.5 is more than 1/N = 0.00077: publishing") == 1
+
 
 @pytest.mark.parametrize(("content", "arguments", "message"), [
     ("base: {nose: 1}", [], "nose: unknown field"), ("grid: {}", [], "grid: is empty"),

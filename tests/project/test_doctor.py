@@ -11,7 +11,8 @@ from pipeline import machine
 
 ROOT = Path(__file__).parents[2]
 TINY = "name: tiny\nbase: {dataset: digits, hidden: [8], batch_size: 64, epochs: 1}\n"
-LIST = "OMP_NUM_THREADS: must be one whole number, got '4,2', at which numexpr ends; set it to 4"
+LIST, WORD = (f"OMP_NUM_THREADS: must be one whole number, got '{got}', at which numexpr ends; set it to {use}"
+              for got, use in (("4,2", 4), ("abc", 1)))
 
 
 def photonic(folder, *words, before="", **environment):
@@ -39,9 +40,17 @@ def test_doctor_names_every_trap_and_opens_nothing_that_would_raise(tmp_path):
     code, told = photonic(tmp_path, "doctor", before="ulimit -v 9000000;", OMP_NUM_THREADS="4,2",
                           http_proxy="http://me:word@10.9.9.9:3", MLFLOW_TRACKING_URI="http://me:word@store.lab:5000")
     assert code == 1 and "word" not in told
+    assert WORD in photonic(tmp_path, "doctor", OMP_NUM_THREADS="abc")[1]
     assert "\nMLflow     http://***@store.lab:5000: not opened\n" in told and f"\nends a command: {LIST}\n" in told
     assert "\nends a command: ulimit -v: must be unlimited or at least 16000000, got 9000000" in told
     assert "\nnote: http_proxy: requests to store.lab go through a proxy; if it is in your own network, add" in told
+
+
+@pytest.mark.parametrize("use", ["import photonic", "from pipeline.tracking.store import Store; Store()"])
+def test_python_is_refused_with_the_same_line(tmp_path, use):
+    run = subprocess.run([sys.executable, "-c", use], cwd=tmp_path, capture_output=True, text=True,
+                         env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "4,2"})
+    assert run.stderr.endswith(f"MachineError: {LIST}\n")
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ An editable install hides what a wheel leaves out. The wheel is unpacked into an
 path; the libraries that it needs are those of this environment.
 """
 
+import json
 import os
 import re
 import shutil
@@ -14,6 +15,10 @@ from pathlib import Path
 
 import pytest
 from approved import approved
+
+from pipeline import package as packed
+from pipeline.package import release
+from pipeline.sweep.run import git_commit
 
 ROOT = Path(__file__).parents[2]
 TINY = """
@@ -76,8 +81,15 @@ def test_the_version_is_that_of_the_tag_or_without_git_that_of_the_citation(tmp_
     assert version(["init", "-q"], ["add", "."], ["commit", "-qm", "first"], ["tag", "v9.8.7"]) == "9.8.7"
 
 
+def test_a_wheel_tells_its_version_and_no_commit_of_the_repository_it_lies_in(tmp_path, monkeypatch):
+    assert not release()
+    (tmp_path / "photonic_dfa-9.8.dev7+g1.dist-info").mkdir()
+    monkeypatch.setattr(packed, "ROOT", tmp_path / "pipeline")
+    assert release() == "photonic-dfa 9.8.dev7+g1" and git_commit() == "unknown"
+
+
 @pytest.mark.slow
-def test_a_sweep_and_its_report_run_from_the_wheel(site, tmp_path):
+def test_a_sweep_and_its_report_run_from_the_wheel(wheel, site, tmp_path):
     (tmp_path / "tiny.yaml").write_text(TINY)
 
     def python(*arguments):
@@ -90,6 +102,10 @@ def test_a_sweep_and_its_report_run_from_the_wheel(site, tmp_path):
         done = python("-m", "pipeline.cli", *arguments)
         assert done.returncode == 0, done.stdout + done.stderr
     assert "<html" in (tmp_path / "reports/tiny/index.html").read_text(encoding="utf-8")
+    manifest = json.loads((tmp_path / "reports/tiny/manifest.json").read_text(encoding="utf-8"))
+    assert manifest["commands"] == ["photonic sweep tiny.yaml", "photonic report tiny.yaml"]
+    assert [software.split(",")[0] for software in manifest["software"]] == [
+        f"photonic-dfa {wheel.name.split('-')[1]}"]
     header, *_ = (tmp_path / "reports/tiny/runs.csv").read_text(encoding="utf-8").splitlines()
     approved("columns", "\n".join(header.split(",")))
 

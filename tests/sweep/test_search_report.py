@@ -148,6 +148,7 @@ def test_another_name_seed_and_budget_are_another_sweep_of_the_file(tmp_path, ca
     assert "--set name=other --set search.seed=5" in experiment.text
     for wrong, says in (("budgets.epsilon=3", "--set budgets.epsilon: must be an entry of its selection, search, "),
                         ("search.spice.epochs=3", "--set search.spice.epochs: must be an entry of its selection"),
+                        ("grid.seed=3", "budget, got 3; give a setting of base by its name alone, and"),
                         ("epochs=3", "--set epochs: must be a field that no grid, zip, case or space sets, got one"),
                         ("selection.seed=3", "search, budget, got 3; the file has no selection, add it there"),
                         ("search.sead=3", "search.sead: unknown entry")):

@@ -89,7 +89,7 @@ def load(name: str, folder: str | os.PathLike[str] | None = None, device: str | 
     if name not in DATASETS:
         raise DataError(f"dataset: must be one of {', '.join(DATASETS)}, got {name!r}")
     spec = DATASETS[name].spec
-    origin = "the argument folder"
+    origin = "--data, or the argument folder"
     if folder is None:
         folder, origin = os.environ.get("PHOTONIC_DATA") or None, "PHOTONIC_DATA"
     # `digits` is bundled with scikit-learn
