@@ -144,6 +144,10 @@ def test_the_price_is_of_all_that_was_compared_seeds_included(monkeypatch):
     text = texts_of(runs).markdown
     assert "| DFA | ε ≤ 3 | clipping_norm 2, batch_size 64 | 4 | 309 |" in text
     assert "best of up to 4 settings by validation" in text and "selected ε composes all trials" in text
+    runs["test/worst_class_accuracy"] = 0.1
+    of_file = sweep_of(GRID, best_of=BEST)
+    frames = [frontiers.frontiers(runs, of_file, metric)[0] for metric in ("accuracy", "worst_class")]
+    assert by_epsilon.texts(frames, runs).markdown.count("| chosen |") == 1, "of two metrics, not twice"
 
 
 def test_a_choice_is_priced_by_the_noise_that_runs_record_and_runs_csv_keeps(tmp_path):

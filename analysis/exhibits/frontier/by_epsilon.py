@@ -62,7 +62,8 @@ def texts(points: Sequence[pd.DataFrame], runs: pd.DataFrame, budget: Budget | N
     for frame in points:
         body += [caption(frame, runs, budget), means_of(frame)]
         if frame["chosen"].any():
-            more += choice.table(frame, [_column(row) for row in frame.itertuples()], named(frame))
+            table = choice.table(frame, [_column(row) for row in frame.itertuples()], named(frame))
+            more += table if table[1] not in more else ()  # metrics of one kind share it
         for note in _notes(frame, runs):
             kinds_by_note.setdefault(note, []).append(f"{common_value(frame['kind'])} ε{_formula(frame)}")
     notes: list[str] = []
