@@ -32,21 +32,21 @@ def fixed_text(runs: pd.DataFrame, varied: Sequence[str]) -> str:
     """
     names = [name for name in TOLD if name not in varied]
     shared = _shared(runs, names)
-    differing = [name for name in names if name not in shared]
-    by_algorithm = {algorithm_labels()[algorithm]: _shared(group, differing)
-                    for algorithm, group in runs.groupby("algorithm", sort=False)}
-    told = [f"Fixed: {', '.join(shared.values())}."] if shared else []
-    if len(by_algorithm) > 1 and any(by_algorithm.values()):
-        own = (f"{label} {', '.join(found.values())}" for label, found in by_algorithm.items() if found)
+    of_algorithms = {algorithm_labels()[algorithm]: _shared(group, [name for name in names if name not in shared])
+                     for algorithm, group in runs.groupby("algorithm", sort=False)}
+    follows = set.intersection(*map(set, of_algorithms.values()))  # names of settings that follow the algorithm
+    told = [f"Fixed: {', '.join(filter(None, shared.values()))}."] if any(shared.values()) else []
+    if follows:
+        own = (f"{label} {', '.join(text for name, text in found.items() if name in follows and text)}"
+               for label, found in of_algorithms.items())
         told.append(f"By algorithm: {'; '.join(own)}.")
     return " ".join(told)
 
 
 def _shared(runs: pd.DataFrame, names: Sequence[str]) -> dict[str, str]:
-    """Return those of the settings that are the same in all runs, in words."""
+    """Return those of the settings that are the same in all runs, in words; empty where one does not apply."""
     values = {name: {level(trial, name) for trial in trials_of(runs)} for name in names}
-    texts = {name: level_name(name, found.pop(), named=True) for name, found in values.items() if len(found) == 1}
-    return {name: text for name, text in texts.items() if text}
+    return {name: level_name(name, found.pop(), named=True) for name, found in values.items() if len(found) == 1}
 
 
 def settings_text(trial: TrialConfig, fields: Sequence[str]) -> str:

@@ -153,7 +153,7 @@ def test_settings_that_follow_the_algorithm_are_told_by_algorithm():
     trials = [replace(trial, algorithm=name, epochs=epochs, batch_size=size) for trial in CERTIFIED[:1]
               for name, epochs, size in (("bp", 4, 64), ("dfa", 2, 64), ("dfa", 2, 128))]
     told = fixed_text(tracked(trials), ("dataset",))
-    assert told.endswith("optimizer sgd. By algorithm: BP m = 64, epochs = 4; DFA epochs = 2."), told
+    assert told.endswith("optimizer sgd. By algorithm: BP epochs = 4; DFA epochs = 2."), told
 
 
 def test_the_alignment_of_the_feedback_stands_beside_that_of_the_update_where_it_was_logged():
