@@ -115,7 +115,7 @@ def test_a_sweep_that_another_process_runs_is_refused(tmp_path):
         pass
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_opu_node_lost_and_another_added(tmp_path, experiment, said):
     """First none comes for longer than the watchdog waits; then, in the second sweep, one is lost and another comes.
     It stands before the tests that have a Ray in common."""

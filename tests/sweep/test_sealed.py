@@ -552,9 +552,9 @@ def test_a_report_has_a_lost_trial_in_its_price_and_in_no_mean(tmp_path, sweep, 
         assert sorted(statuses) == ["finished", "finished", "lost"] and row["selected_epsilon"] == 8
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("fails", "kills_of", "codes_of"), [
-    ("[]", (("epoch", "sealed", "keep"), ("ended",), ()), [-9, -9, 0]), ("[0]", (("epoch", "name"), ()), [-9, 1])])
+    pytest.param("[]", (("epoch", "sealed", "keep"), ("ended",), ()), [-9, -9, 0], marks=pytest.mark.slow),
+    pytest.param("[0]", (("epoch", "name"), ()), [-9, 1], marks=pytest.mark.nightly)])
 def test_neighbours_under_the_same_kills_leave_the_same_behind(tmp_path, fails, kills_of, codes_of):
     """Of a trial each: a record's features differ, and what a plugin's source has of it. Only scores may differ."""
     left = []

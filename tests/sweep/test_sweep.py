@@ -256,6 +256,7 @@ def test_lost_tracking_store_ends_the_sweep_and_loses_nothing(tmp_path, in_proce
     assert_tracked_once(tmp_path, trials)
 
 
+@pytest.mark.slow
 def test_after_ctrl_c_a_sweep_says_what_is_left_and_a_ray_of_the_caller_is_free_again(tmp_path, two_cores, said):
     """As in a notebook: `run_sweep` returns, and the next one trains on the same cores."""
     trials = grid(("dfa",), 3)
@@ -271,6 +272,7 @@ def test_after_ctrl_c_a_sweep_says_what_is_left_and_a_ray_of_the_caller_is_free_
     assert_tracked_once(tmp_path, trials)
 
 
+@pytest.mark.slow
 def test_a_worker_whose_answer_was_lost_is_killed_and_its_pack_starts_again(tmp_path, two_cores, monkeypatch):
     killed = []
 
