@@ -49,7 +49,7 @@ GRID = f"name: attacked{BASE}grid: {{seed: {{range: [0, 6]}}}}\n"
 SEARCH = f"""name: attacked{BASE}budget: {{epsilon: 20, delta: 1.0e-5}}
 search: {{algorithm: random, trials: 5, space: {{learning_rate: {{loguniform: [0.1, 2]}}}}, seed: 1, max_concurrent: 2}}
 """
-DIVERGES, FAILS = {1: 2, 2: 2, 3: 3}, (4, 5)  # of the grid: seed -> epoch; seeds of a pack that fails
+DIVERGES, FAILS = {1: 2, 2: 2, 3: 3}, (4, 5)  # of the grid: seed -> epoch; seeds whose pack fails
 WORKER = ("epoch", "checkpoint", "seal", "sealing", "sealed", "content", "removing")
 DRIVER = ("name", "named", "read", "asked", "keep", "kept", "log", "finish", "ended")
 TAMPERS = ("none", "delete checkpoints", "damage checkpoints", "another torch", "delete sealed", "damage sealed",
@@ -218,12 +218,14 @@ class Attack:
         store = attached("attacked", self.root)
         runs, public, drawn = store.runs(), self._public_numbers(), list(self._drawn())
         assert len(runs) == len({run.trial_key for run in runs}) == (5 if self.budget else 6)
+        failing = {run.trial_key for run in runs if not self.budget and run.trial.seed in FAILS}
         for run in runs:
             (name,) = names_of(run.tags)
             of_trial = [line for line in drawn if line[1] == run.trial_key]
             seen = {(epoch, value) for _, _, epoch, value in of_trial if value in public}
             if run.status == "lost":
-                failed = not self.budget and run.trial.seed in FAILS and run.tags["failure"].startswith("ValueError")
+                of_pack = {key for of_one in self._packs(drawn) if run.trial_key in of_one for key in of_one}
+                failed = failing & of_pack and run.tags["failure"].startswith("ValueError")
                 assert failed or name in self.gone, f"{name} is lost, and its file was not deleted or damaged"
                 assert not seen, "of a lost trial nothing is shown"
                 continue
@@ -244,6 +246,14 @@ class Attack:
         for line in (self.folder / "drawn").read_text().splitlines():
             with contextlib.suppress(ValueError):  # its writer was killed
                 yield tuple(json.loads(line))
+
+    @staticmethod
+    def _packs(drawn: list[tuple[str, str, int, float]]) -> list[set[str]]:
+        """The trials that were trained together, of each training: after deaths they may be other packs."""
+        packs: dict[str, set[str]] = {}
+        for training, key, _, _ in drawn:
+            packs.setdefault(training, set()).add(key)
+        return list(packs.values())
 
     def _check_lineage(self, drawn: list[tuple[str, str, int, float]], history: list[tuple[int, float]]) -> None:
         """All epochs are of the training that drew the last one, or of those whose checkpoint it went on from."""
