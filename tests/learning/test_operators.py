@@ -69,6 +69,7 @@ def mixed(op, cases, device):
     return ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
 def test_every_operator_keeps_records_apart(device):

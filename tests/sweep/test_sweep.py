@@ -515,6 +515,7 @@ def test_a_store_that_takes_no_end_hides_no_ctrl_c_and_a_lost_sweep_is_not_writt
             raise error
 
 
+@pytest.mark.slow
 def test_noise_is_calibrated_once_for_all_trials_workers_and_commands(tmp_path, two_cores, monkeypatch):
     cache = tmp_path / "cache"
     monkeypatch.setenv("PHOTONIC_CACHE", str(cache))
