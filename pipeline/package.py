@@ -18,7 +18,7 @@ def cache_folder() -> Path:
     return Path(os.environ.get("PHOTONIC_CACHE") or "~/.cache/photonic").expanduser()
 
 
-def release() -> str:
+def wheel_version() -> str:
     """Return `photonic-dfa VERSION` if this code was installed from a wheel; empty for a checkout or a copy of it."""
     installed = ROOT.parent.glob("photonic_dfa-*.dist-info")
     return "".join(f"photonic-dfa {folder.stem.partition('-')[2]}" for folder in installed)

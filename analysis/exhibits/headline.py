@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -164,9 +164,9 @@ def _answer(evidence: Evidence, dataset: str, kind: str) -> Headline:
     points = summarized(point_runs, kind).assign(dataset=dataset)
     points = points.assign(compared_epsilon=compared_epsilon(points))
     points = points.sort_values("mean", ascending=False, kind="stable")
-    leads = [_lead(group, epsilon, point_runs, evidence) for epsilon, group in points.groupby("compared_epsilon")
-             if group["algorithm"].nunique() > 1]  # with one algorithm there is nothing to compare
-    alone = _alone(points, kind)
+    compared = points[points.groupby("compared_epsilon")["algorithm"].transform("nunique") > 1]  # with another
+    leads = [_lead(group, epsilon, point_runs, evidence) for epsilon, group in compared.groupby("compared_epsilon")]
+    alone = _alone({*points["algorithm"]}, {*compared["algorithm"]}, kind)
     if not leads:
         errors = _errors(_by_seed(points.iloc[0], point_runs), dataset)
         return Headline(_highest(points, kind, place, evidence), _test_error(errors, dataset), {LEADS: alone})
@@ -182,12 +182,10 @@ def _answer(evidence: Evidence, dataset: str, kind: str) -> Headline:
     return Headline(verdict, _test_error(typical.errors, dataset), {LEADS: [summary, *alone, *_table(leads)]})
 
 
-def _alone(points: pd.DataFrame, kind: str) -> list[str]:
+def _alone(algorithms: Set[str], compared: Set[str], kind: str) -> list[str]:
     """Return a sentence on algorithms that have no epsilon in common with another, if there are others."""
-    n_rivals = points.groupby("compared_epsilon")["algorithm"].nunique()
-    has_rival = points["compared_epsilon"].map(n_rivals) > 1
-    alone = sorted(set(points["algorithm"]) - set(points.loc[has_rival, "algorithm"]))
-    if not alone or points["algorithm"].nunique() == 1:
+    alone = sorted(algorithms - compared)
+    if not alone or len(algorithms) == 1:
         return []
     names = ", ".join(algorithm_labels()[algorithm] for algorithm in alone)
     target, *_ = KINDS[kind].noise

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 
 from pipeline.accounting.audited import guesses, one_run
 from pipeline.accounting.certified import certified_epsilons, with_noise
@@ -76,13 +76,6 @@ def _input_notes(trial: TrialConfig, is_certified: bool) -> list[str]:
         return ["inputs are shifted and scaled by published constants, which are means and deviations of the training "
                 "records and count as public"]
     return ["not covered: inputs are shifted and scaled by means and deviations of the training records"]
-
-
-def large_deltas(trials: Iterable[TrialConfig]) -> Iterator[str]:
-    """Yield a line for each delta above 1/N, N training records, at which publishing one of them is allowed."""
-    pairs = {(trial.delta, trial.split_sizes[0]) for trial in trials if trial.parts.mechanism.certified}
-    for delta, n in sorted((delta, n) for delta, n in pairs if delta * n > 1):
-        yield f"delta: {delta:g} is more than 1/N = {1 / n:.2g}: publishing a record at random satisfies it"
 
 
 def relation_of_kind(kind: str, variant: str, relation: object) -> str:

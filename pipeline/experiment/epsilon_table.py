@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pipeline.accounting.certified import with_noise
 from pipeline.accounting.claimed import Assumption, assumptions
 from pipeline.accounting.epsilon import Epsilon
-from pipeline.accounting.statement import account, large_deltas, privacy_tags
+from pipeline.accounting.statement import account, privacy_tags
 from pipeline.experiment.experiment import Experiment
-from pipeline.experiment.prices import budget_lines, price_lines
+from pipeline.experiment.prices import budget_lines, delta_lines, price_lines
 from pipeline.terminal import aligned
 from pipeline.trials.config import TrialConfig
 from pipeline.trials.kinds import KINDS
@@ -101,7 +101,7 @@ def as_lines(experiment: Experiment, by_epoch: bool = False) -> Iterator[str]:
         for assumption in setting.assumptions])
     yield from _merged_lines("integers stand for multiples of:", settings, lambda setting: setting.steps)
     yield from _merged_lines("rests on:", settings, lambda setting: _clauses(setting.notes))
-    yield from large_deltas(trials)
+    yield from delta_lines(trials)
     yield from price_lines(experiment)
     yield from budget_lines(experiment)
 

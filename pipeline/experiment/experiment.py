@@ -251,7 +251,7 @@ def _experiment(top: Mapping[str, Any], path: Path, stored: bool) -> Experiment:
 
     entry = top.get("report", {})
     report = read_as(Shown, entry if isinstance(entry, Mapping) else {"exhibits": entry}, "report")
-    if not stored:
+    if report.best_of and not stored:
         _check_best_of(report.best_of, tuple(places_of))
     references, unread = _references(top, folder, stored)
     return Experiment(

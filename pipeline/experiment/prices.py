@@ -115,6 +115,13 @@ def bound_lines(trials: Sequence[TrialConfig]) -> Iterator[str]:
                f"times the norm: {values}")
 
 
+def delta_lines(trials: Iterable[TrialConfig]) -> Iterator[str]:
+    """Yield a line for each delta above 1/N, N training records, at which publishing one of them is allowed."""
+    pairs = {(trial.delta, trial.split_sizes[0]) for trial in trials if trial.parts.mechanism.certified}
+    for delta, n in sorted((delta, n) for delta, n in pairs if delta * n > 1):
+        yield f"delta: {delta:g} is more than 1/N = {1 / n:.2g}: publishing a record at random satisfies it"
+
+
 def score_lines(trials: Iterable[TrialConfig]) -> Iterator[str]:
     """Yield a line on the noise of validation accuracies, if trials log them with noise."""
     noises = [noise for trial in trials if (noise := score_noise(trial))]

@@ -12,9 +12,15 @@ from pathlib import Path
 import torch
 
 from pipeline.accounting.budget import make_filter
-from pipeline.accounting.statement import large_deltas
 from pipeline.experiment.experiment import Experiment, with_trials
-from pipeline.experiment.prices import bound_lines, budget_lines, price_lines, score_lines, without_amplification
+from pipeline.experiment.prices import (
+    bound_lines,
+    budget_lines,
+    delta_lines,
+    price_lines,
+    score_lines,
+    without_amplification,
+)
 from pipeline.experiment.search import Search, nothing_fits
 from pipeline.sweep.checks import bundle, check_machine, check_trials, local_offer, slots
 from pipeline.sweep.estimate import Estimate, estimate
@@ -179,7 +185,7 @@ def as_lines(run: DryRun) -> Iterator[str]:
     yield from experiment.advice
     yield from _computed_alone(experiment)
     yield from without_amplification(experiment.possible)
-    yield from large_deltas(experiment.possible)
+    yield from delta_lines(experiment.possible)
     yield from bound_lines(experiment.trials)
     yield from _prices(experiment)
     yield from score_lines(experiment.possible)

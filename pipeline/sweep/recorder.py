@@ -37,7 +37,7 @@ from importlib.metadata import version
 from pipeline.accounting import account, privacy_tags
 from pipeline.accounting.certified import calibrated
 from pipeline.experiment.plugins import LOADED
-from pipeline.package import release
+from pipeline.package import wheel_version
 from pipeline.sweep.ledger import Odometer
 from pipeline.sweep.prepare import Sweep
 from pipeline.tracking.artifacts import NOT_RECORDED, reused_text
@@ -65,7 +65,7 @@ class Recorder:
     def __init__(self, sweep: Sweep, odometer: Odometer) -> None:
         self._sweep, self._odometer = sweep, odometer
         self._store, self._progress, self._result = sweep.store, sweep.progress, sweep.result
-        self._versions = ", ".join([*filter(None, [release()]), f"python {platform.python_version()}",
+        self._versions = ", ".join([*filter(None, [wheel_version()]), f"python {platform.python_version()}",
                                     *(f"{name} {version(name)}" for name in ("torch", "ray", "mlflow"))])
         self._named: dict[Pack, Sealed] = {}  # packs whose sealed result may be sent
         self._started: set[str] = set()

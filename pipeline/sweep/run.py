@@ -18,7 +18,7 @@ from pathlib import Path
 from pipeline.accounting.certified import calibrated_noise
 from pipeline.experiment.experiment import Experiment
 from pipeline.experiment.plugins import load_plugins
-from pipeline.package import ROOT, release
+from pipeline.package import ROOT, wheel_version
 from pipeline.sweep.checks import ResourceError, check_resources, check_trials, slots
 from pipeline.sweep.clock import SECONDS, Clock
 from pipeline.sweep.cluster import (
@@ -280,7 +280,7 @@ def afterwards(lease: Lease, write: Callable[[], object]) -> Iterator[None]:
 
 def git_commit() -> str:
     """Return the commit of this code, with `-dirty` if files have changed; `unknown` outside a repository."""
-    if release():  # a wheel in a folder of another project's repository
+    if wheel_version():  # a wheel in a folder of another project's repository
         return "unknown"
     command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     try:

@@ -117,6 +117,10 @@ def read(store: Reader, name: str, experiment: Experiment | None = None, words: 
         command = DEFAULT_COMMAND
 
     refused = _refused_budget(experiment, store) if experiment and store.is_open else ()
+    past: tuple[str, ...] = ()
+    if experiment:
+        past = (*refused, *experiment.past.lines(experiment.trials),
+                *changed_networks(runs.values(), experiment.possible))
     last = store.nodes(driver) if store.is_open else {}
     noted = last if driver else {}
     has_work_left = unknown or any(trial.status not in ENDED for trial in trials)
@@ -128,8 +132,7 @@ def read(store: Reader, name: str, experiment: Experiment | None = None, words: 
                       search=_search(decisions, max(0, n_open), len(runs)) if decisions else "",
                       budget=_budget(store) if store.is_open else None,
                       on_cluster=len(last.get("nodes", ())) > 1, nodes=noted.get("nodes"), in_use=noted.get("in_use"),
-                      past=(*refused, *((*experiment.past.lines(experiment.trials), *changed_networks(
-                          runs.values(), experiment.possible)) if experiment else ())),
+                      past=past,
                       taken_over=reused_text(run for run in runs.values() if run.status in DONE),
                       left_seconds=_left_seconds(runs_of_driver, trials, unknown) if driver else None)
 

@@ -17,7 +17,7 @@ import pytest
 from approved import approved
 
 from pipeline import package as packed
-from pipeline.package import release
+from pipeline.package import wheel_version
 from pipeline.sweep.run import git_commit
 
 ROOT = Path(__file__).parents[2]
@@ -82,10 +82,10 @@ def test_the_version_is_that_of_the_tag_or_without_git_that_of_the_citation(tmp_
 
 
 def test_a_wheel_tells_its_version_and_no_commit_of_the_repository_it_lies_in(tmp_path, monkeypatch):
-    assert not release()
+    assert not wheel_version()
     (tmp_path / "photonic_dfa-9.8.dev7+g1.dist-info").mkdir()
     monkeypatch.setattr(packed, "ROOT", tmp_path / "pipeline")
-    assert release() == "photonic-dfa 9.8.dev7+g1" and git_commit() == "unknown"
+    assert wheel_version() == "photonic-dfa 9.8.dev7+g1" and git_commit() == "unknown"
 
 
 @pytest.mark.slow
